@@ -117,7 +117,7 @@ def _name_lost_process() -> Iterator[None]:
         yield
     except RuntimeError as lost:
         raise PipelineError(
-            "train_model: another process is gone, or hangs; the next run resumes what is unspent"
+            "train_model: another process is gone or hangs; the next run resumes the rest"
         ) from lost
 
 

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
+D = TypeVar("D", bound=Any)
 relu_backward = torch.ops.aten.threshold_backward.grad_input
 _CPU = torch.device("cpu")
 _GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays what it is
@@ -138,6 +140,12 @@ def _exponential(
     size: tuple[int, ...], *, generator: torch.Generator, device: torch.device
 ) -> Tensor:
     return torch.empty(size, device=device).exponential_(generator=generator)
+
+
+def to_device(value: D, device: torch.device) -> D:
+    """Return a dataclass with its tensors on a device."""
+    tensors = {name: each for name, each in vars(value).items() if isinstance(each, Tensor)}
+    return replace(value, **{name: each.to(device) for name, each in tensors.items()})
 
 
 def flatten(weights: Sequence[Tensor]) -> Tensor:

@@ -78,7 +78,7 @@ class StartModel:
             return cls(**tensors, survival=survival)
         except FileNotFoundError:
             raise PipelineError(
-                f"{file}: not there: first states were not asked for; choose another policy.starts"
+                f"{file}: not there: nobody was asked; choose another policy.starts"
             ) from None
         except _BROKEN:
             raise PipelineError(

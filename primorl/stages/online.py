@@ -51,6 +51,8 @@ STANDARD_DEVIATION = 1.0
 """Of the first actions in a box, before they are squashed into its bounds."""
 _POINTS = 20  # of the curve
 _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online.md)
+_OWN_STEPS: Any = {"local_learning_rate": 1.0, "epochs": 4, "minibatches": 1, "decay": 0.97}
+"""Of a user, as they were measured (benchmarks/results.md)."""
 _KEY = "online.yaml"
 _LABEL = b"primorl arrivals fingerprint 1\0"  # the secret keys other things as well
 
@@ -154,14 +156,7 @@ def online_run(params: Params) -> OnlineRun:
     names = config.observation_names, config.action_names
     norm, discount = asked.clipping_norm, params.policy.discount or DISCOUNT
     update = DPPG(
-        learning_rate=asked.learning_rate,
-        clipping_norm=norm,
-        discount=discount,
-        # of a user's own steps, as they were measured (benchmarks/results.md)
-        local_learning_rate=1.0,
-        epochs=4,
-        minibatches=1,
-        decay=0.97,
+        learning_rate=asked.learning_rate, clipping_norm=norm, discount=discount, **_OWN_STEPS
     )
     delta, multiplier = params.privacy.delta, 0.0
     if asked.target_epsilon is not None:

@@ -6,12 +6,11 @@ linear heads the variance that the noise adds to predictions (docs/fitted-plan.m
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from primorl.base import PipelineError
-from primorl.config.params import RULED, JobName, Params
+from primorl.config.params import JobName, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
@@ -23,6 +22,7 @@ from primorl.privacy.accounting.figures import estimate_noise_multiplier
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.jobs import CloneJob, MechanismNumbers, ModelJob, noise_of_share, solve_noise
 
+K = TypeVar("K")
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
     "dynamics.log_variance_bounds": (-5.0, 3.0),
@@ -147,7 +147,7 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
     allowed = _NOISE_SOME if chosen.dynamics.start == "public" else _NOISE_YES
     if left_open and noise > allowed:
         why = (
-            f"people have rows for a network, but its noise is {noise:.2f} of what rounds can move "
+            f"enough rows for a network, but its noise is {noise:.2f} of what rounds can move "
             + _limits(noise, allowed)
         )
         return _of_heads(heads_instead, manifest, instead=why)
@@ -178,9 +178,9 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
     Raises:
         PipelineError: no noise multiplier reaches the target.
     """
-    privacy, dynamics = params.privacy, params.dynamics
-    decided = {key: attrgetter(key)(params) for key in RULED}
-    linear = decided["dynamics.model"] == "linear"
+    privacy: Any = params.privacy  # all of both is decided
+    dynamics: Any = params.dynamics
+    linear = dynamics.model == "linear"
     names = [heads.SCALES, heads.FINER_SCALES] if params.normaliser == "private" else []
     names += [heads.RESIDUALS] if linear else []
     names += [heads.EXPLAINED]
@@ -190,45 +190,42 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
     names += [heads.FIRST_STATES] if params.asks_starts else []
     names += [heads.LENGTHS] if params.asks_starts and params.chosen.horizon is not None else []
     mechanism = MechanismNumbers(
-        sampling_probability=decided["privacy.sampling_probability"],
+        sampling_probability=privacy.sampling_probability,
         noise_multiplier=0.0,
-        clipping_norm=None if dynamics.variant == "no_clip" else decided["privacy.clipping_norm"],
+        clipping_norm=None if dynamics.variant == "no_clip" else privacy.clipping_norm,
         clipping=privacy.clipping,
-        rounds=decided["privacy.rounds"],
+        rounds=privacy.rounds,
         delta=privacy.delta,
         queries=dict.fromkeys(names, 0.0),
     )
     if dynamics.variant == "private":
         mechanism = _with_noise(params, mechanism)
-    rows = decided["dynamics.max_transitions_per_unit"]
-    local = LocalTraining(  # of linear heads one step, on all rows that take part
-        learning_rate=decided["dynamics.learning_rate"],
-        batch_size=rows if linear else dynamics.batch_size,
-        local_epochs=1 if linear else dynamics.local_epochs,
-        weight_decay=dynamics.weight_decay,
-        max_transitions_per_unit=rows,
-        beta_nll=0.0 if linear else decided["dynamics.beta_nll"],
-    )
+    local = _pick(LocalTraining, dynamics)
+    if linear:  # one step, on all rows that take part
+        rows = dynamics.max_transitions_per_unit
+        local = replace(local, batch_size=rows, local_epochs=1, beta_nll=0.0)
     return ModelJob(
         variant=dynamics.variant,
         seed=params.seed,
         draw=privacy.draw,
         bounds=params.chosen.bounds,
-        model=decided["dynamics.model"],
-        degree=decided["dynamics.degree"] if linear else None,
-        hidden=() if linear else decided["dynamics.hidden"],
-        members=decided["dynamics.ensemble_size"],
-        log_variance_bounds=decided["dynamics.log_variance_bounds"],
-        start=decided["dynamics.start"],
+        model=dynamics.model,
+        degree=dynamics.degree if linear else None,
+        hidden=() if linear else dynamics.hidden,
+        members=dynamics.ensemble_size,
+        log_variance_bounds=dynamics.log_variance_bounds,
+        start=dynamics.start,
         normaliser=params.normaliser,
         local=count_rows(local, manifest),
-        server=ServerTraining(
-            server_momentum=decided["dynamics.server_momentum"],
-            server_averaging=decided["dynamics.server_averaging"],
-            early_stopping=dynamics.early_stopping,
-        ),
+        server=_pick(ServerTraining, dynamics),
         mechanism=mechanism,
     )
+
+
+def _pick(kind: type[K], settings: Any) -> K:
+    """Make a dataclass of those of its fields that settings have."""
+    own = (each.name for each in fields(cast(Any, kind)) if hasattr(settings, each.name))
+    return kind(**{name: getattr(settings, name) for name in own})
 
 
 def _with_noise(params: Params, mechanism: MechanismNumbers) -> MechanismNumbers:
@@ -418,8 +415,8 @@ class _Rounds:
         rounds: T.
         learning_rate: of the one step on all rows of a unit. With several steps, each unit would
             move towards its own habits, and their mean is too sure.
-        momentum: β, of the server.
-        averaging: of the released iterates.
+        server_momentum: β.
+        server_averaging: of the released iterates.
         walk: the norm of what the noise of all rounds adds up to; over 1 + s from random weights.
         norm: the largest C.
     """
@@ -427,10 +424,14 @@ class _Rounds:
     q: float
     rounds: int
     learning_rate: float
-    momentum: float
-    averaging: float
+    server_momentum: float
+    server_averaging: float
     walk: float
     norm: float
+    batch_size: ClassVar[int] = _ROWS_OF_CLONE
+    max_transitions_per_unit: ClassVar[int] = _ROWS_OF_CLONE
+    beta_nll: ClassVar[float] = 0.0
+    early_stopping: ClassVar[EarlyStopping] = EarlyStopping(every=10)
 
 
 _CLONE_OF_NETWORK = _Rounds(0.1, 120, 1.0, 0.9, 0.9, walk=5.0, norm=0.2)
@@ -501,14 +502,6 @@ def _job_of(
         delta=delta,
         queries={heads.PERSISTENCE: asked},
     )
-    local = LocalTraining(
-        learning_rate=rounds.learning_rate,
-        batch_size=_ROWS_OF_CLONE,
-        local_epochs=1,
-        weight_decay=0.0,
-        max_transitions_per_unit=_ROWS_OF_CLONE,
-        beta_nll=0.0,
-    )
     return CloneJob(
         variant=params.dynamics.variant,
         seed=params.seed,
@@ -519,11 +512,7 @@ def _job_of(
         start="public" if rounds is _CLONE_FROM_PUBLIC else "random",
         normaliser="public" if public else "model",
         scaled_by=None if public else model_identity,
-        local=count_rows(local, manifest, _FULL_SHARE),
-        server=ServerTraining(
-            server_momentum=rounds.momentum,
-            server_averaging=rounds.averaging,
-            early_stopping=EarlyStopping(every=10, patience=None),
-        ),
+        local=count_rows(_pick(LocalTraining, rounds), manifest, _FULL_SHARE),
+        server=_pick(ServerTraining, rounds),
         mechanism=mechanism,
     )

@@ -212,7 +212,7 @@ def test_a_damaged_file_is_named_and_nothing_is_granted(url: str, path: Path) ->
     uses = (Ledger.charges, Ledger.verify, lambda it: it.reserve(request(AB), None))
     for content, use in itertools.product(("", '{"sequence": 7}', "\udcff", "[]"), uses):
         path.write_text(content, encoding="utf-8", errors="surrogateescape")
-        with pytest.raises(PipelineError, match=f"^{path}: found no head of a ledger"):
+        with pytest.raises(PipelineError, match=f"^{path}: found no ledger's head"):
             use(ledger)
 
 
