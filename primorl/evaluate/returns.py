@@ -160,8 +160,8 @@ def episode_returns(
             "declare one, datasets/NAME.yaml: horizon"
         )
     parts = [
-        _returns(batch, policy, seeds[start : start + at_once], at_once, limit)
-        for start in range(0, episodes, at_once)
+        _returns(batch, policy, seeds[at : at + at_once], at_once, limit)
+        for at in range(0, episodes, at_once)
     ]
     return np.concatenate(parts, axis=1)
 

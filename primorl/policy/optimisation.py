@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -261,19 +262,12 @@ def optimise(
     Raises:
         PipelineError: training diverged.
     """
-    divergences = comparison.divergences if comparison else ()
+    own: dict[str, Any] = {"seeds": seeds, "reset_fraction": reset_fraction}
+    if comparison is not None:
+        own |= {"prior": comparison.prior, "divergences": comparison.divergences}
     epochs = []
     with progress_bar(config.epochs, "policy", "epoch") as bar:
-        for epoch in train(
-            model,
-            starts,
-            config,
-            ReplayBuffer.batches,
-            seeds=seeds,
-            reset_fraction=reset_fraction,
-            prior=comparison.prior if comparison else None,
-            divergences=divergences,
-        ):
+        for epoch in train(model, starts, config, ReplayBuffer.batches, **own):
             for name in epoch.metrics[0]:
                 log.metric(name, fmean(each[name] for each in epoch.metrics), epoch.number)
             epochs.append(epoch.policies)

@@ -287,8 +287,7 @@ def _check_curves(path: Path, statement: Statement, event: DpEvent, delta: float
     # δ at its own ε, which is the accountant's to the last digit, is the stated one.
     exact, pairs = (own, statement.epsilon), zip(epsilons, known, strict=True)
     profile = tuple(
-        ProfilePoint(epsilon=each, delta=min(least, delta) if each in exact else least)
-        for each, least in pairs
+        ProfilePoint(epsilon=e, delta=min(d, delta) if e in exact else d) for e, d in pairs
     )
     curves = {"groups": found.groups, "attacks": found.attacks, "profile": profile}
     for key, points in curves.items():

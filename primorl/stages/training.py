@@ -187,12 +187,13 @@ def train_for(
             if group is not None:
                 group.check_coverage(setup.mechanism.units, store.numbers)
             rows = setup.view(store)
+        public, save = _public_rows(setup, partitions), paid.save
         trained = train(
             setup,
             rows,
-            _public_rows(setup, partitions),
+            public,
             state=paid.state,
-            save_checkpoint=paid.save,
+            save_checkpoint=save,
             on_round=report,
             group=group,
         )

@@ -7,13 +7,12 @@ private byte.
 """
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from primorl.base import PipelineError
-from primorl.base.dvc import MAKE_DATA, changed_stages
-from primorl.base.files import CHECKPOINTS, MANIFEST, PARTITIONS, home, workspace
+from primorl.base.files import CHECKPOINTS, home, workspace
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import event_from_json
@@ -24,8 +23,6 @@ from primorl.work.data import (
     Partitions,
     budget_of,
     find_charges,
-    read_ledger,
-    refuse_missing_charges,
 )
 from primorl.work.jobs import (
     CLONE_BEHAVIOUR,
@@ -34,7 +31,6 @@ from primorl.work.jobs import (
     Price,
     RunPlan,
 )
-from primorl.work.resolve import is_refused, next_plan
 
 _ORDER = (TRAIN_MODEL, CLONE_BEHAVIOUR, "plan", "optimize_policy", EVALUATE_PRIVATE)
 """Stages from the first that pays to the last: where one runs, those after it do. A new plan alone
@@ -227,6 +223,11 @@ class Bill:
         )
 
 
+def is_refused(params: Params, plan: RunPlan) -> bool:
+    """Whether the stage ``plan`` refuses to go on to a training that cannot learn."""
+    return plan.can_learn == "no" and not params.dynamics.train_anyway
+
+
 def stage_of(charge: str) -> str:
     """Return the stage that a charge of this name is paid in."""
     return charge.partition(":")[0]  # a question's is "evaluate_private: behaviour"
@@ -239,30 +240,3 @@ def name_charges(prices: Sequence[Price]) -> str:
         for each in prices
     ]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
-    """Make the bill of the next run on the partitioned units; None: they will be made, or made
-    anew.
-
-    Args:
-        params: every choice.
-        changed: stages whose inputs changed; None: DVC is asked.
-
-    Raises:
-        PipelineError: the settings do not fit the data, `dvc status` fails, or the ledger lacks a
-            charge.
-    """
-    changed = changed_stages() if changed is None else changed
-    if not MANIFEST.exists() or changed & MAKE_DATA:
-        return None
-    with read_ledger(params) as ledger:
-        partitions = Partitions.read(PARTITIONS, ledger)
-        if partitions.manifest.info.dataset != params.dataset:
-            return None
-        plan = next_plan(params, partitions, lambda: changed)
-        refuse_missing_charges(ledger)
-    bill = Bill.of(params, plan, partitions, changed)
-    if not (params.online.asked and changed):
-        return bill
-    return replace(bill, online="; the stage `online` charges its users, an account of their own")

@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from primorl.base import PipelineError
-from primorl.base.files import finite
+from primorl.base.dvc import MAKE_DATA, changed_stages
+from primorl.base.files import MANIFEST, PARTITIONS, finite
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.config.params import DEFAULT, Params, Policy, flat, plain
 from primorl.data.storage.rows import UnitStore
@@ -24,7 +25,14 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.work import jobs
-from primorl.work.data import Floats, Partitions, observation_bounds
+from primorl.work.bill import Bill, is_refused
+from primorl.work.data import (
+    Floats,
+    Partitions,
+    observation_bounds,
+    read_ledger,
+    refuse_missing_charges,
+)
 from primorl.work.rules import (
     USUAL_LENGTH,
     clone_job,
@@ -127,6 +135,33 @@ def next_plan(
     return add_figures(found.price(partitions), partitions.manifest)
 
 
+def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
+    """Make the bill of the next run on the partitioned units; None: they will be made, or made
+    anew.
+
+    Args:
+        params: every choice.
+        changed: stages whose inputs changed; None: DVC is asked.
+
+    Raises:
+        PipelineError: the settings do not fit the data, `dvc status` fails, or the ledger lacks a
+            charge.
+    """
+    changed = changed_stages() if changed is None else changed
+    if not MANIFEST.exists() or changed & MAKE_DATA:
+        return None
+    with read_ledger(params) as ledger:
+        partitions = Partitions.read(PARTITIONS, ledger)
+        if partitions.manifest.info.dataset != params.dataset:
+            return None
+        plan = next_plan(params, partitions, lambda: changed)
+        refuse_missing_charges(ledger)
+    bill = Bill.of(params, plan, partitions, changed)
+    if not (params.online.asked and changed):
+        return bill
+    return replace(bill, online="; the stage `online` charges its users, an account of their own")
+
+
 def resolve(params: Params, partitions: Partitions) -> jobs.RunPlan:
     """Decide every number of the run's paid jobs on these partitions.
 
@@ -189,11 +224,6 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunP
         jobs=tuple(jobs.Price.of(job, partitions) for job in (model, *beside)),
         settings=_settings(chosen, params.privacy.target_epsilon),
     )
-
-
-def is_refused(params: Params, plan: jobs.RunPlan) -> bool:
-    """Whether the stage ``plan`` refuses to go on to a training that cannot learn."""
-    return plan.can_learn == "no" and not params.dynamics.train_anyway
 
 
 def refuse_useless(params: Params, plan: jobs.RunPlan) -> None:

@@ -441,9 +441,7 @@ _CLONE_OF_LOGITS = _Rounds(0.1, 240, 5.0, 0.5, 0.98, walk=12.0, norm=0.5)
 _CLONE_FROM_PUBLIC = _Rounds(0.3, 40, 0.1, 0.9, 0.9, walk=0.3, norm=0.2)
 
 
-def clone_job(
-    params: Params, manifest: Manifest, public: UnitStore, model_identity: str
-) -> CloneJob:
+def clone_job(params: Params, manifest: Manifest, public: UnitStore, model: str) -> CloneJob:
     """Make the job of the clone.
 
     Its scales are public, or those of the released model, whose identity it then has.
@@ -454,10 +452,10 @@ def clone_job(
     begun = params.normaliser == "public" and public.units >= LEAST_UNITS
     rounds = _CLONE_FROM_PUBLIC if begun else _CLONE_OF_NETWORK
     if manifest.info.spaces.discrete_actions and not begun:
-        hidden = _job_of(rounds, params, manifest, model_identity, estimate_noise_multiplier)
+        hidden = _job_of(rounds, params, manifest, model, estimate_noise_multiplier)
         if _noise_of(hidden, manifest) > _NOISE_OF_HIDDEN:
             rounds = _CLONE_OF_LOGITS
-    job = _job_of(rounds, params, manifest, model_identity, solve_noise)
+    job = _job_of(rounds, params, manifest, model, solve_noise)
     noise = _noise_of(job, manifest)
     walk = rounds.walk if begun else rounds.walk / (1 + noise)
     network, norm = job.network(manifest), None
@@ -486,7 +484,7 @@ def _job_of(
     rounds: _Rounds,
     params: Params,
     manifest: Manifest,
-    model_identity: str,
+    model: str,
     solve: Callable[..., float],
 ) -> CloneJob:
     """Make the job of these rounds, with C = 1 and the noise that its ε asks for."""
@@ -511,7 +509,7 @@ def _job_of(
         log_variance_bounds=params.behaviour.log_variance_bounds,
         start="public" if rounds is _CLONE_FROM_PUBLIC else "random",
         normaliser="public" if public else "model",
-        scaled_by=None if public else model_identity,
+        scaled_by=None if public else model,
         local=count_rows(_pick(LocalTraining, rounds), manifest, _FULL_SHARE),
         server=_pick(ServerTraining, rounds),
         mechanism=mechanism,
