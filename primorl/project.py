@@ -32,8 +32,9 @@ from primorl.privacy.statement import Statement
 from primorl.report.page import Spending, read_facts, write_page
 from primorl.run import VerifiedRun
 from primorl.tracking import results, viewer
-from primorl.work.bill import UNKNOWN, Bill, preview
+from primorl.work.bill import UNKNOWN, Bill
 from primorl.work.data import budget_of, read_ledger, version_in
+from primorl.work.resolve import preview
 
 _MAPPINGS = ("partition.public", "privacy.shares")
 """Settings whose value is a mapping."""

@@ -47,7 +47,8 @@ def check(
     """
     params = _check_all()
     if charges:
-        from primorl.work.bill import UNKNOWN, preview
+        from primorl.work.bill import UNKNOWN
+        from primorl.work.resolve import preview
 
         print(preview(params) or UNKNOWN)
 
@@ -217,7 +218,7 @@ def run() -> None:
     if not changed and SUMMARY.exists():
         say("nothing changed since the last run: nothing is run or charged")
     else:
-        from primorl.work.bill import preview
+        from primorl.work.resolve import preview
 
         show_dvc("repro", "--quiet", "plan")
         bill = preview(load(), changed - {*MAKE_DATA, "plan"})

@@ -49,10 +49,10 @@ ONE_NUMBER = BoundedSum(1, 1.0)
 """Of a unit to `REWARD_OFFSET` and to `PERSISTENCE`."""
 SURELY_EXPLAINED = 2.0
 """Standard errors of what is explained of the reward, up to which it may be nothing."""
-LOST_YES, _LOST_OF_CUBES = 0.2, 0.02
+LOST_YES, LOST_OF_CUBES = 0.2, 0.02
 """Features are worth their noise, before small weights are shrunk, up to a share of a target's
 variance; one for those of degree 3."""
-_MOST_CUBES, _MOST_COLUMNS = 400, 30  # features and columns that are worth their time at degree 3
+MOST_CUBES, _MOST_COLUMNS = 400, 30  # features and columns that are worth their time at degree 3
 WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
 _SURELY_SEEN = 2.0  # times the spread that is seen in every second draw of the noise
@@ -168,30 +168,11 @@ def noise_beside_people(
     return noise_in_weights(mechanism, server, rate / max(1.0, step / mechanism.clip.sensitivity))
 
 
-def lost_to_noise(
-    mechanism: Mechanism, server: ServerTraining, rate: float, shape: Network
-) -> float:
-    """Return the variance of a prediction that the noise causes beside people's own, in those of
-    the target: σ² (F + 1).
-    """
-    return noise_beside_people(mechanism, server, rate, shape) ** 2 * (shape.inputs + 1)
-
-
 def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
     """Return the degrees of polynomials that are tried, the largest first; products of many columns
     are not even counted.
     """
     return (3, 2, 1) if cubes and inputs - len(one_hot) <= _MOST_COLUMNS else (2, 1)
-
-
-def affords(lost: float, shape: Network) -> bool:
-    """Tell whether features are worth their noise, of which `lost_to_noise` says how much is lost,
-    and their time.
-    """
-    cubes = shape.features is not None and shape.features.degree > 2
-    if cubes and shape.inputs > _MOST_CUBES:
-        return False
-    return lost <= (_LOST_OF_CUBES if cubes else LOST_YES)
 
 
 def noise_in_scales(mechanism: Mechanism) -> float | None:

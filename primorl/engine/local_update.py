@@ -340,7 +340,7 @@ class _LossGradient:
     loss, both gradients of the Gaussian are multiplied by e^(βv).
 
     A policy's mean is tanh(output), with the factor 1 - mean² in its gradient; of discrete actions
-    the gradient is softmax(output) - one-hot action. Linear heads (`primorl.engine.linear`) have
+    the gradient is softmax(output) - one-hot action. Linear heads (`primorl.engine.setup`) have
     ∂/∂output = output - y, of the flag too.
     """
 

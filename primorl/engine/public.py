@@ -14,7 +14,7 @@ from torch.nn.functional import relu
 
 from primorl.engine.local_update import CohortSource
 from primorl.engine.queries import all_rows
-from primorl.engine.settings import LEAST_UNITS, PooledTraining
+from primorl.engine.settings import PooledTraining
 from primorl.model.architecture import CloneNetwork, Network, PublicLosses
 from primorl.model.ensemble import (
     Normaliser,
@@ -152,8 +152,6 @@ def losses_of_rows(
     if network.discrete_actions:
         logs = output.log_softmax(-1)
         return -(logs * targets).sum(-1), logs.exp()
-    if not network.spread:
-        return negative_log_likelihood(output, torch.zeros_like(output), targets), output
     mean, raw = output.chunk(2, dim=-1)
     mean = mean.tanh()
     log_variance = bound_softly(raw, network.log_variance_low, network.log_variance_high)
@@ -232,7 +230,7 @@ class ChosenUnits:
 
     def rows(self, most: int) -> Rows:
         """Read all rows, evenly thinned to at most ``most``."""
-        parts = [(inputs[own], targets[own]) for inputs, targets, own in all_rows(self, 0, 1)]
+        parts = [(inputs[own], targets[own]) for inputs, targets, own in all_rows(self, 1)]
         inputs, targets = (torch.cat(same) for same in zip(*parts, strict=True))
         stride = -(-len(inputs) // most)
         return inputs[::stride], targets[::stride]
@@ -252,14 +250,7 @@ def make_start(
         public: the public units, as training sees them (`TrainingSetup.view`).
         seed: of the initial weights and the batches.
         beta_nll: β of an ensemble's loss.
-
-    Raises:
-        ValueError: there are fewer than `LEAST_UNITS` units.
     """
-    if public.units < LEAST_UNITS:
-        raise ValueError(
-            f"a start from public units needs {LEAST_UNITS} of them, found {public.units}"
-        )
     order = torch.randperm(public.units, generator=torch.Generator().manual_seed(_ORDER_SEED))
     held_out = max(1, public.units // _HELD_OUT)
     rows = ChosenUnits(public, order[held_out:]).rows(_MOST_ROWS)

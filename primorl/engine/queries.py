@@ -67,17 +67,14 @@ class ObservationColumns:
         return known.nonzero().squeeze(1)
 
 
-def all_rows(
-    source: CohortSource, unit_bytes: int, row_bytes: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def all_rows(source: CohortSource, row_bytes: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield all units, some at a time: inputs ``[U, M, S + A]``, targets, and which rows are their
     own ``[U, M]``.
 
-    Sensitive: for a query's sum only. ``unit_bytes`` are held for each of the U units of a batch,
-    ``row_bytes`` for each of its U M rows.
+    Sensitive: for a query's sum only. ``row_bytes`` are held for each of the U M rows of a batch.
     """
     lengths = source.lengths(torch.arange(source.units))
-    for units in _padded_batches(lengths.tolist(), unit_bytes, row_bytes):
+    for units in _padded_batches(lengths.tolist(), row_bytes):
         steps = torch.arange(int(lengths[units].max())).expand(len(units), -1)
         own = steps < lengths[units, None]
         # padding: own row 0
@@ -85,15 +82,12 @@ def all_rows(
         yield inputs, targets, own
 
 
-def _padded_batches(lengths: Sequence[int], unit_bytes: int, row_bytes: int) -> Iterator[Tensor]:
+def _padded_batches(lengths: Sequence[int], row_bytes: int) -> Iterator[Tensor]:
     """Cut units into batches that stay within `_BYTES_AT_ONCE` when padded to their longest."""
     first, longest = 0, 0
     for unit, length in enumerate(lengths):
         longest = max(longest, length)
-        if (
-            unit > first
-            and (unit + 1 - first) * (unit_bytes + longest * row_bytes) > _BYTES_AT_ONCE
-        ):
+        if unit > first and (unit + 1 - first) * longest * row_bytes > _BYTES_AT_ONCE:
             yield torch.arange(first, unit)
             first, longest = unit, length
     if lengths:
@@ -183,7 +177,7 @@ class ScalesQuery:
         chosen, parts = self.columns.continuous, self.one_hot
         middle, half, widest = (each.float() for each in self.windows)
         total = torch.zeros(contribution.size, dtype=torch.int64)
-        for inputs, targets, own in all_rows(source, 0, _ROW_BYTES * contribution.size):
+        for inputs, targets, own in all_rows(source, _ROW_BYTES * contribution.size):
             actions = inputs[..., S : S if self.columns.discrete_actions else None]
             numbers = torch.cat((inputs[..., chosen], actions, targets[..., S : S + 1]), -1)
             z = ((numbers - middle) / half).clamp(-1.0, 1.0)
@@ -192,12 +186,6 @@ class ScalesQuery:
             values = torch.cat((z, z * z, _roots_and_squares(change), *categories), -1)
             total += contribution.total(_mean_of_own_rows(values, own))
         return total
-
-    def split(self, answer: Tensor) -> ScaleMeans:
-        """Split an answer into its parts."""
-        numbers, changes = len(self.windows.middle), len(self.windows.change)
-        sizes = [numbers, numbers, changes, changes]
-        return ScaleMeans(*torch.split(answer, [*sizes, len(answer) - sum(sizes)]))
 
     @property
     def one_hot(self) -> OneHot:
@@ -221,7 +209,9 @@ class ScalesAnswer:
     @property
     def means(self) -> ScaleMeans:
         """The parts of the answer."""
-        return self.query.split(self.answer)
+        numbers, changes = len(self.query.windows.middle), len(self.query.windows.change)
+        sizes = [numbers, numbers, changes, changes]
+        return ScaleMeans(*torch.split(self.answer, [*sizes, len(self.answer) - sum(sizes)]))
 
     @property
     def variance(self) -> Tensor:
@@ -367,7 +357,7 @@ class _PredictionQuery(ABC):
         total = torch.zeros(contribution.size, dtype=torch.int64)
         row = _ROW_BYTES * (weights[0].shape[1] + 4 * targets)
         maps, parts = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
-        for inputs, known, own in all_rows(source, 0, row):
+        for inputs, known, own in all_rows(source, row):
             features, wanted = maps.inputs(inputs), maps.targets(known)[..., :targets]
             # Products and means unit by unit: their last bits could depend on how many rows others
             # have.
@@ -468,10 +458,7 @@ class RewardOffsetQuery(_PredictionQuery):
     all its rows is small, and hardly clipped.
     """
 
-    @property
-    def contribution(self) -> BoundedSum:
-        """A unit's contribution."""
-        return heads.ONE_NUMBER
+    contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
 
     def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
         """See `_PredictionQuery.summarise`."""
@@ -495,13 +482,10 @@ class PersistenceQuery(_PredictionQuery):
     ``targets`` are the actions.
     """
 
+    contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
+
     discrete: bool
     log_variance: tuple[float, float]
-
-    @property
-    def contribution(self) -> BoundedSum:
-        """A unit's contribution."""
-        return heads.ONE_NUMBER
 
     def predict(self, weights: Weights, inputs: Tensor) -> Tensor:
         """Return the clone's output, of its one network."""
@@ -601,8 +585,8 @@ class LengthsQuery:
         assert isinstance(source, TrajectorySource), "the store was opened for trajectories"
         parts, flag, first = heads.PARTS, len(normaliser.target_mean), 0
         total = torch.zeros(1, 2 * parts, dtype=torch.int64)
-        row_bytes = _ROW_BYTES + _read_bytes(normaliser)
-        for _, targets, own in all_rows(source, 2 * parts * 32, row_bytes):
+        row_bytes = 2 * parts * 32 + _ROW_BYTES + _read_bytes(normaliser)
+        for _, targets, own in all_rows(source, row_bytes):
             units, place = torch.arange(first, first + len(own)), torch.arange(own.shape[1])
             first += len(own)
             begins = source.begins(units, place.expand(len(own), -1).where(own, 0)) & own
@@ -632,6 +616,10 @@ class LengthsQuery:
         stays = 1 - cut / (beyond + cut).clamp(min=1e-12)
         unended = stays[: self.horizon].clamp(0, 1).cumprod(0)
         return torch.stack((unended, 1 - ended.cumsum(0)[: self.horizon])).clamp(0, 1).float()
+
+
+LateQuery = _PredictionQuery | FirstStatesQuery | LengthsQuery
+"""Queries that are asked after the rounds."""
 
 
 def reconcile_halves(noisy: Tensor, noise: float, whole: float = 1.0) -> Tensor:

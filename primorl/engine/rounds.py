@@ -9,9 +9,9 @@ numbers. Chunks have few sizes, and `check_setup` tests each of them before a tr
 
 import math
 import threading
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple, Self
 
 import torch
@@ -21,7 +21,7 @@ from primorl.base import PipelineError
 from primorl.engine import local_update
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights
-from primorl.model.numerics import flatten
+from primorl.model.numerics import flatten, map_in_threads
 
 _MOST_ON_CPU, _CACHED_ON_CPU = 64, 6_000_000  # more units at once gain nothing; nor more bytes
 _FEWEST_ON_CPU = 8  # of fewer units each operation is too short
@@ -62,7 +62,7 @@ class Rounds:
         self._setup, self._source, self._normaliser = setup, source, normaliser
         cpu = setup.execution.device.type == "cpu"
         self._threads = torch.get_num_threads() if cpu else 1
-        self._pool = _start_pool(self._threads)
+        self._pool = ThreadPoolExecutor(self._threads)
         self._of_thread = threading.local()  # a kernel for each thread of the pool
 
     def __enter__(self) -> Self:
@@ -81,20 +81,15 @@ class Rounds:
             PipelineError: rows of this cohort could not be read.
         """
         total = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
-        running: deque[Future[Tensor]] = deque()
-        start = self._setup.shape(weights)
+        train = partial(self._sum_chunk, self._setup.shape(weights))
         before = torch.get_num_threads()
         torch.set_num_threads(1)  # the BLAS library counts threads for the whole process
         try:
             # Chunks are read here, one after the other, while the threads train those that were
             # read before.
-            for chunk in self._draw_chunks():
-                batches = self._read_chunk(chunk)
-                running.append(self._pool.submit(self._sum_chunk, start, batches))
-                if len(running) == self._threads:
-                    total += running.popleft().result()
-            for last in running:
-                total += last.result()
+            batches = map(self._read_chunk, self._draw_chunks())
+            for part in map_in_threads(self._pool, self._threads, train, batches):
+                total += part
         finally:
             torch.set_num_threads(before)
         return total
@@ -143,23 +138,6 @@ class Rounds:
         kernel: local_update.Kernel = self._of_thread.kernel
         rows = batches.standardise(self._normaliser)
         return flatten(kernel.sum(weights, rows, self._setup.mechanism.grid))
-
-
-def _start_pool(threads: int) -> ThreadPoolExecutor:
-    """Start a pool of threads that run tensor operations without further threads."""
-    all_started = threading.Barrier(threads)
-
-    def use_one_thread() -> None:
-        # the first call copies the process's number; later changes are the thread's own
-        torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(threads, "chunk", use_one_thread)
-    for started in [pool.submit(all_started.wait) for _ in range(threads)]:
-        started.result()
-    torch.set_num_threads(before)  # for threads that start later
-    return pool
 
 
 def chunk_sizes(setup: TrainingSetup) -> list[tuple[int, list[int]]]:
@@ -285,11 +263,13 @@ def _units_that_fit(setup: TrainingSetup, transitions: int, batch: int) -> int:
 
 def check_setup(setup: TrainingSetup) -> None:
     """Train one made-up unit in every place of a chunk of every size that this training's rounds
-    can have.
+    can have, if it is private.
 
     Raises:
         PipelineError: two updates differ in a bit where they must not.
     """
+    if not setup.mechanism.is_private:
+        return
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in rounds
     try:
@@ -324,9 +304,8 @@ def check_independence(kernel: local_update.Kernel, sizes: Sequence[int], rows: 
             for update, one in zip(updates, expected, strict=True)
         ):
             raise PipelineError(
-                f"compute.device: on this machine ({device.type}) one unit's update depends on the "
-                f"units beside it (found for {units}), which the guarantee does not allow; use "
-                "another machine or build of torch"
+                f"compute.device: on this machine ({device.type}) one unit's update depends on "
+                f"those beside it (found for {units}); use another machine or build of torch"
             )
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from primorl.engine import heads, queries
-from primorl.engine.linear import make_members, raw_log_variance, shrink_weights
 from primorl.engine.local_update import CohortSource, Kernel
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CloneNetwork, Explained, Network
@@ -22,18 +21,12 @@ from primorl.privacy.mechanism.mechanism import Mechanism
 
 Answers = Mapping[str, Tensor]
 """Answers to a mechanism's queries, by name; released."""
+_MEMBER_SEED = 7_000_000
+_THRESHOLD, _MEDIAN_OF_NORMAL, _MANY = 1.5, 0.6745, 40
 _RARE = 2.0
 """Standard deviations of a share's noise, below which an action counts as one that nobody took."""
 _LEAST_SHARE, _FARTHEST = 0.01, 0.95
 """Of a discrete action and of a mean action scaled to [-1, 1], where a clone begins."""
-LateQuery = (
-    queries.ResidualQuery
-    | queries.ExplainedQuery
-    | queries.RewardOffsetQuery
-    | queries.FirstStatesQuery
-    | queries.LengthsQuery
-    | queries.PersistenceQuery
-)
 
 
 @dataclass(frozen=True)
@@ -102,9 +95,9 @@ class TrainingSetup:
         asked = {query.what for query in self.mechanism.queries}
         return {name: query for name, query in both.items() if name in asked}
 
-    def late_queries(self) -> dict[str, LateQuery]:
+    def late_queries(self) -> dict[str, queries.LateQuery]:
         """Make the query of each name that is asked after the rounds, in the mechanism's order."""
-        made: dict[str, LateQuery] = {
+        made: dict[str, queries.LateQuery] = {
             heads.RESIDUALS: queries.ResidualQuery(self.architecture.targets),
             heads.EXPLAINED: queries.ExplainedQuery(self.architecture.targets),
             heads.REWARD_OFFSET: queries.RewardOffsetQuery(self.architecture.targets),
@@ -122,9 +115,6 @@ class TrainingSetup:
         Args:
             public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split.
             answers: to the mechanism's queries, by name.
-
-        Raises:
-            ValueError: there is no public split, and the normaliser comes from it.
         """
         flag = self.architecture.columns > self.architecture.targets
         if isinstance(self.normaliser, Normaliser):
@@ -132,7 +122,8 @@ class TrainingSetup:
         elif self.normaliser == "private":
             made = queries.make_normaliser(*self._scales_answers(answers))
         else:
-            inputs, targets = _require(public)
+            assert public is not None, "there is no public split"
+            inputs, targets = public
             made = Normaliser.from_public(inputs, targets[:, : self.architecture.columns], flag)
         made, features = replace(made, flag=flag), self.architecture.features
         if features is None:
@@ -238,7 +229,7 @@ class TrainingSetup:
         return heads.noise_in_weights(self.mechanism, self.server, self.local.learning_rate)
 
     def shrink(self, weights: Weights) -> Weights:
-        """Return weights of networks as they are; of linear heads see `linear.shrink_weights`."""
+        """Return weights of networks as they are; of linear heads see `shrink_weights`."""
         if self.architecture.features is None:
             return weights
         rate = self.local.learning_rate
@@ -249,7 +240,7 @@ class TrainingSetup:
         self, weights: Weights, answers: Answers, members: int
     ) -> tuple[Architecture, Weights]:
         """Make the released ensemble of trained weights; of linear heads see
-        `linear.make_members`.
+        `make_members`.
         """
         assert isinstance(self.architecture, Architecture), "a policy is no ensemble"
         if self.architecture.features is None:
@@ -300,12 +291,6 @@ class TrainingSetup:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _require(public: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-    if public is None:
-        raise ValueError("the normaliser comes from the public split, and there is none")
-    return public
-
-
 class CloningSource:
     """The units of a store as observations and actions; ``split`` takes inputs apart, ``[.., S]``
     and ``[.., A]``.
@@ -350,7 +335,7 @@ class CloningSetup(TrainingSetup):
             usual = torch.cat((centre.atanh(), raw_log_variance(deviation, low, high)))
         return (*weights[:-1], weights[-1] + usual)
 
-    def late_queries(self) -> dict[str, LateQuery]:
+    def late_queries(self) -> dict[str, queries.LateQuery]:
         """See `TrainingSetup.late_queries`."""
         if not self.mechanism.queries:
             return {}
@@ -370,13 +355,11 @@ class CloningSetup(TrainingSetup):
     def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Answers) -> Normaliser:
         """Make the normaliser of observations that ``normaliser`` names; actions are left as they
         are.
-
-        Raises:
-            ValueError: there is no public split, and the normaliser comes from it.
         """
         made = self.normaliser
         if not isinstance(made, Normaliser):
-            made = Normaliser.from_public(*_require(public))
+            assert public is not None, "there is no public split"
+            made = Normaliser.from_public(*public)
         size, actions = self.columns.observation_size, self.architecture.targets
         mean, scale = made.input_mean[:size], made.input_scale[:size]
         return Normaliser(mean, scale, torch.zeros(actions), torch.ones(actions))
@@ -391,3 +374,64 @@ class CloningSetup(TrainingSetup):
             return observation, action
         low, high = (side.to(inputs.device) for side in (bounds.action_low, bounds.action_high))
         return observation, ((action - low) / (high - low) * 2 - 1).clamp(-1.0, 1.0)
+
+
+# ---- linear heads
+
+
+def make_members(
+    trained: Weights, spread: Tensor, error: float, shape: Architecture, seed: int
+) -> Weights:
+    """Make the weights of an ensemble of one set of noised weights: post-processing.
+
+    The first member is ``trained``. To its weights the others add draws from the known distribution
+    of the noise of the rounds. So where they differ, privacy made the model unsure. Of features of
+    degree 3 every second member keeps those of degree 2 alone: away from the data they differ much.
+
+    Args:
+        trained: weights of the means, ``[1, F, targets]`` and ``[1, 1, targets]``, and the logit
+            behind them.
+        spread: standard deviations of the residuals, in scales of the target, ``[targets]``.
+        error: standard deviation of the noise in every weight
+            (`primorl.engine.heads.noise_in_weights`).
+        shape: of the ensemble.
+        seed: of the draws.
+    """
+    assert shape.features is not None, "networks are released as they are"
+    generator = torch.Generator().manual_seed(_MEMBER_SEED + seed)
+    parts, others = [part.cpu() for part in trained], shape.members - 1
+    noise = [torch.randn(others, *part.shape[1:], generator=generator) for part in parts]
+    pairs = zip(parts, noise, strict=True)
+    factors, biases = (torch.cat((part, part + error * drawn)) for part, drawn in pairs)
+    if shape.features.degree > 2:
+        factors[1::2, replace(shape.features, degree=2).size :] = 0.0
+    raw = raw_log_variance(spread, shape.log_variance_low, shape.log_variance_high)
+    joined = []
+    for part, own in ((factors, torch.zeros_like(raw)), (biases, raw)):
+        means, logit = part[..., : shape.targets], part[..., shape.targets :]
+        joined.append(torch.cat((means, own.expand_as(means), logit), -1))
+    return tuple(joined)
+
+
+def shrink_weights(weights: Weights, error: float) -> Weights:
+    """Shrink weights that noise could have made: w (1 - (1.5 σ / w)²), and 0 below 1.5 σ (garrote;
+    Breiman 1995).
+
+    σ is the known ``error``, or less where most weights of a target are smaller than that. Biases
+    stay as they are, and so do all weights of fewer than 40 features: of few, most count, and
+    Pendulum's policies were worse with it.
+    """
+    if weights[0].shape[1] < _MANY:
+        return weights
+    factors, biases = (part.cpu() for part in weights)
+    usual = (factors.abs().median(1, keepdim=True).values / _MEDIAN_OF_NORMAL).clamp(max=error)
+    kept = (1 - (_THRESHOLD * usual / factors.abs().clamp(min=1e-12)).square()).clamp(min=0)
+    return factors * kept, biases
+
+
+def raw_log_variance(deviation: Tensor, low: float, high: float) -> Tensor:
+    """Return what `primorl.model.ensemble.bound_softly` makes the log-variance of."""
+    margin = 1e-3 * (high - low)
+    wanted = (2 * deviation.clamp(min=1e-9).log()).clamp(low + margin, high - margin)
+    share = torch.expm1(wanted - low).log()  # softplus(below - low) = wanted - low
+    return high - torch.expm1(high - (share + low)).log()

@@ -106,8 +106,7 @@ class Processes(Group):
         holders[held] = 1
         if not bool((self.total(holders) == 1).all()):
             raise PipelineError(
-                "data/partitions: not each private unit is with exactly one process; give all the "
-                "same"
+                "data/partitions: each private unit must be with one process; give all the same"
             )
 
 
@@ -118,8 +117,7 @@ def _name_lost_process() -> Iterator[None]:
         yield
     except RuntimeError as lost:
         raise PipelineError(
-            "train_model: another process of the training is gone, or hangs; a round that had "
-            "begun is spent, and the next run resumes the others"
+            "train_model: another process is gone or hangs; the next run resumes the rest"
         ) from lost
 
 

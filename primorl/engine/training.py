@@ -19,7 +19,7 @@ from primorl.engine.setup import Answers, TrainingSetup
 from primorl.engine.shards import Group, Message, Processes, join_answers
 from primorl.model.architecture import Explained, PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
-from primorl.model.numerics import flatten
+from primorl.model.numerics import flatten, to_device
 from primorl.privacy.ledger.checkpoint import State
 
 ENGINE_VERSION = 2
@@ -109,9 +109,7 @@ class TrainingState(State):
 
     def to(self, device: torch.device) -> "TrainingState":
         """Move the weights to ``device``."""
-        parts = super().tensors().items()
-        moved: dict[str, Any] = {name: part.to(device) for name, part in parts}
-        return replace(self, **moved)
+        return to_device(self, device)
 
     def step(self, step: Tensor, server: ServerTraining) -> "TrainingState":
         """Make the state after one more release, ``step``."""
@@ -216,8 +214,8 @@ def train(
     if public is None and setup.server.early_stopping.patience is not None:
         raise ValueError("early stopping needs a public split")
     state = state or TrainingState.begin(setup)
-    state = answer_queries(setup, source, state, save_checkpoint, group)
-    state = state.to(setup.execution.device)
+    first = FirstProcess(setup, source, save_checkpoint, group)
+    state = first.answer_queries(state).to(setup.execution.device)
     normaliser = setup.make_normaliser(public, state.answers)
     maps = normaliser.to(setup.execution.device)
     evaluate = None if public is None else PublicEvaluator(setup.architecture, maps, public)
@@ -226,10 +224,10 @@ def train(
             raise ValueError("rounds are left to run, and there are no units to run them on")
         group.ask(Message.ROUNDS, len(state.answers), join_answers(state.answers))
         with Rounds(setup, source, maps) as rounds:
-            state = _run_rounds(setup, rounds, group, evaluate, state, save_checkpoint, on_round)
-        state = _ask_late(setup, source, maps, group, state, save_checkpoint)
+            state = first.run_rounds(rounds, evaluate, state, on_round)
+        state = first.ask_late(maps, state)
     save_checkpoint(state)
-    return _release(setup, evaluate, state, normaliser)
+    return first.release(evaluate, state, normaliser)
 
 
 def serve(
@@ -266,123 +264,113 @@ def serve(
             group.total(late[number].total(source, maps, weights))
 
 
-def answer_queries(
-    setup: TrainingSetup,
-    source: CohortSource | None,
-    state: TrainingState,
-    save_checkpoint: SaveCheckpoint,
-    group: Group,
-) -> TrainingState:
-    """Answer the mechanism's queries that are asked before the rounds, once; answers that are known
-    already stay.
+@dataclass(frozen=True)
+class FirstProcess:
+    """The process that releases.
 
-    A query counts as spent from the moment it is announced to ``save_checkpoint``, after its rows
-    were summed and before any noise is drawn. So a process that dies while it reads rows has
-    released nothing, and goes on; one that dies before the answer is saved leaves a state that is
-    `TrainingState.lost`.
-
-    Args:
-        setup: its mechanism's queries are answered.
+    Attributes:
+        setup: everything but the data.
         source: the private units, or those of this process; None is enough where all is known.
-        state: so far.
         save_checkpoint: must have stored the state durably when it returns.
         group: of the processes.
-
-    Raises:
-        ValueError: the state is lost.
     """
-    mechanism = setup.mechanism
-    queries = [query for query in mechanism.queries if query.what not in LATE]
-    if not queries:
+
+    setup: TrainingSetup
+    source: CohortSource | None
+    save_checkpoint: SaveCheckpoint
+    group: Group
+
+    def answer_queries(self, state: TrainingState) -> TrainingState:
+        """Answer the mechanism's queries that are asked before the rounds, once; answers that are
+        known already stay.
+
+        A query counts as spent from the moment it is announced to ``save_checkpoint``, after its
+        rows were summed and before any noise is drawn. So a process that dies while it reads rows
+        has released nothing, and goes on; one that dies before the answer is saved leaves a state
+        that is `TrainingState.lost`.
+
+        Raises:
+            ValueError: the state is lost.
+        """
+        mechanism = self.setup.mechanism
+        queries = [query for query in mechanism.queries if query.what not in LATE]
+        if not queries:
+            return state
+        if state.lost:
+            raise ValueError("a query of this charge was asked and its answer is lost")
+        # A file of answers does not keep their order; other processes count on the mechanism's.
+        names = [query.what for query in mechanism.queries if query.what in state.answers]
+        state = replace(state, answers={name: state.answers[name] for name in names})
+        for query in queries[len(names) :]:
+            assert self.source is not None, "answers that are known are not asked for again"
+            self.group.ask(Message.QUERY, len(state.answers), join_answers(state.answers))
+            asked = self.setup.early_queries(state.answers)[query.what]
+            total = self.group.total(asked.total(self.source))
+            state = replace(state, asked=state.asked + 1)
+            self.save_checkpoint(state)
+            answers = {**state.answers, query.what: mechanism.answer(query, total)}
+            state = replace(state, answers=answers)
+            self.save_checkpoint(state)
         return state
-    if state.lost:
-        raise ValueError("a query of this charge was asked and its answer is lost: it cannot go on")
-    # A file of answers does not keep their order; other processes count on the mechanism's.
-    names = [query.what for query in mechanism.queries if query.what in state.answers]
-    state = replace(state, answers={name: state.answers[name] for name in names})
-    for query in queries[len(names) :]:
-        assert source is not None, "answers that are known are not asked for again"
-        group.ask(Message.QUERY, len(state.answers), join_answers(state.answers))
-        total = group.total(setup.early_queries(state.answers)[query.what].total(source))
-        state = replace(state, asked=state.asked + 1)
-        save_checkpoint(state)
-        answers = {**state.answers, query.what: mechanism.answer(query, total)}
-        state = replace(state, answers=answers)
-        save_checkpoint(state)
-    return state
 
+    def run_rounds(
+        self,
+        rounds: Rounds,
+        evaluate: PublicEvaluator | None,
+        now: TrainingState,
+        on_round: OnRound,
+    ) -> TrainingState:
+        """Run the rounds that are left, and evaluate now and then."""
+        mechanism, stopping = self.setup.mechanism, self.setup.server.early_stopping
+        while not now.finished:
+            if now.started < mechanism.rounds:
+                now = replace(now, started=now.started + 1)
+                self.save_checkpoint(now)
+                self.group.ask(Message.ROUND, released=now.weights)
+                total = self.group.total(rounds.sum(now.weights))
+                now = now.step(mechanism.release(total), self.setup.server)
+            last, evaluation = now.started >= mechanism.rounds, None
+            if evaluate is not None and (last or now.done % stopping.every == 0):
+                averaged = now.average_weights()
+                evaluation = evaluate(self.setup.shape(averaged), now.done)
+                if stopping.patience is not None:
+                    now = now.judge(evaluation.loss, averaged, stopping.patience)
+            if last:
+                now = replace(now, finished=True) if stopping.patience is not None else now.end()
+            on_round(evaluation)
+        return now
 
-def _run_rounds(
-    setup: TrainingSetup,
-    rounds: Rounds,
-    group: Group,
-    evaluate: PublicEvaluator | None,
-    now: TrainingState,
-    save_checkpoint: SaveCheckpoint,
-    on_round: OnRound,
-) -> TrainingState:
-    """Run the rounds that are left, and evaluate now and then."""
-    mechanism, stopping = setup.mechanism, setup.server.early_stopping
-    while not now.finished:
-        if now.started < mechanism.rounds:
-            now = replace(now, started=now.started + 1)
-            save_checkpoint(now)
-            group.ask(Message.ROUND, released=now.weights)
-            total = group.total(rounds.sum(now.weights))
-            now = now.step(mechanism.release(total), setup.server)
-        last, evaluation = now.started >= mechanism.rounds, None
-        if evaluate is not None and (last or now.done % stopping.every == 0):
-            averaged = now.average_weights()
-            evaluation = evaluate(setup.shape(averaged), now.done)
-            if stopping.patience is not None:
-                now = now.judge(evaluation.loss, averaged, stopping.patience)
-        if last:
-            now = replace(now, finished=True) if stopping.patience is not None else now.end()
-        on_round(evaluation)
-    return now
+    def ask_late(self, maps: Normaliser, state: TrainingState) -> TrainingState:
+        """Answer the mechanism's queries that are asked after the rounds, about the released
+        weights, by the units of all processes.
 
+        A finished state announces them: they count as spent then, and answers that are lost are not
+        asked for again. What they would tell is unknown.
+        """
+        late = [query for query in self.setup.mechanism.queries if query.what in LATE]
+        if not late:
+            return state
+        assert self.source is not None, "rounds were run"
+        self.save_checkpoint(state)
+        released = self.setup.shrink(self.setup.shape(state.best))
+        queries, answers = self.setup.late_queries(), dict(state.answers)
+        for number, query in enumerate(late):
+            self.group.ask(Message.LATE, number, flatten(released))
+            total = self.group.total(queries[query.what].total(self.source, maps, released))
+            answers[query.what] = self.setup.mechanism.answer(query, total)
+        return replace(state, answers=answers)
 
-def _ask_late(
-    setup: TrainingSetup,
-    source: CohortSource,
-    maps: Normaliser,
-    group: Group,
-    state: TrainingState,
-    save_checkpoint: SaveCheckpoint,
-) -> TrainingState:
-    """Answer the mechanism's queries that are asked after the rounds, about the released weights,
-    by the units of all processes.
-
-    A finished state announces them: they count as spent then, and answers that are lost are not
-    asked for again. What they would tell is unknown.
-    """
-    late = [query for query in setup.mechanism.queries if query.what in LATE]
-    if not late:
-        return state
-    save_checkpoint(state)
-    released, queries = setup.shrink(setup.shape(state.best)), setup.late_queries()
-    answers = dict(state.answers)
-    for number, query in enumerate(late):
-        group.ask(Message.LATE, number, flatten(released))
-        total = group.total(queries[query.what].total(source, maps, released))
-        answers[query.what] = setup.mechanism.answer(query, total)
-    return replace(state, answers=answers)
-
-
-def _release(
-    setup: TrainingSetup,
-    evaluate: PublicEvaluator | None,
-    state: TrainingState,
-    normaliser: Normaliser,
-) -> Trained:
-    """Make the result of a finished training, and compare it on the public split."""
-    best, losses = setup.shrink(setup.shape(state.best)), None
-    if evaluate is not None:
-        device = setup.execution.device
-        begun = setup.architecture.initial_weights(setup.seed)
-        initial = tuple(w.to(device) for w in begun)
-        start = None if setup.start is None else tuple(w.to(device) for w in setup.start)
-        losses = evaluate.compare(initial, best, start)
-    explained = setup.explain(state.answers)
-    answers, engine = state.answers, state.engine
-    return Trained(best, state.done, normaliser, answers, losses, explained, engine)
+    def release(
+        self, evaluate: PublicEvaluator | None, state: TrainingState, normaliser: Normaliser
+    ) -> Trained:
+        """Make the result of a finished training, and compare it on the public split."""
+        setup, losses = self.setup, None
+        best = setup.shrink(setup.shape(state.best))
+        if evaluate is not None:
+            device = setup.execution.device
+            initial = tuple(w.to(device) for w in setup.architecture.initial_weights(setup.seed))
+            start = None if setup.start is None else tuple(w.to(device) for w in setup.start)
+            losses = evaluate.compare(initial, best, start)
+        explained = setup.explain(state.answers)
+        answers, engine = state.answers, state.engine
+        return Trained(best, state.done, normaliser, answers, losses, explained, engine)

@@ -5,13 +5,10 @@ The policies of all seeds and epochs are evaluated side by side.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from primorl.base import PipelineError
@@ -20,7 +17,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import NOT_FINITE, returns_by_member, step_weights
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.loaded import EPOCHS, FINAL
-from primorl.simulators import environments
+from primorl.simulators.environments import GymBatch
 
 _ENVIRONMENTS_AT_ONCE = 256
 
@@ -155,72 +152,37 @@ def episode_returns(
     # the seed of an episode's reset does not depend on the number of episodes
     seeds = [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(episodes)]
     at_once = min(episodes, max(1, _ENVIRONMENTS_AT_ONCE // policy.policies))
-    envs = _build(environment_id, policy, limit, policy.policies * at_once)
-    try:
-        parts = [
-            _returns(envs, policy, seeds[start : start + at_once], limit)
-            for start in range(0, episodes, at_once)
-        ]
-    finally:
-        envs.close()
+    batch = GymBatch(environment_id)
+    batch.refuse_sizes(policy.observation_size, policy.action_size, policy.discrete_actions)
+    if limit is None and batch.step_limit is None:
+        raise PipelineError(
+            f"environment {environment_id!r}: its episodes have no step limit and may never end; "
+            "declare one, datasets/NAME.yaml: horizon"
+        )
+    parts = [
+        _returns(batch, policy, seeds[at : at + at_once], at_once, limit)
+        for at in range(0, episodes, at_once)
+    ]
     return np.concatenate(parts, axis=1)
 
 
 def _returns(
-    envs: SyncVectorEnv, policy: DeterministicPolicy, seeds: list[int], limit: int | None
+    batch: GymBatch, policy: DeterministicPolicy, seeds: list[int], count: int, limit: int | None
 ) -> npt.NDArray[np.float64]:
-    """Measure returns ``[P, len(seeds)]`` of one batch; in a last, smaller batch the other
-    environments run idle.
+    """Measure returns ``[P, len(seeds)]`` of ``count`` environments for each policy; where seeds
+    are fewer, the others run idle: sizes of products stay the same.
     """
-    count = envs.num_envs // policy.policies
     alive = np.tile(np.arange(count) < len(seeds), policy.policies)
-    resets: list[int | None] = [*seeds, *seeds[:1] * (count - len(seeds))]
-    observations, _ = envs.reset(seed=resets * policy.policies)
-    totals, steps = np.zeros(envs.num_envs), 0
+    observations = batch.begin([*seeds, *seeds[:1] * (count - len(seeds))] * policy.policies)
+    totals, steps = np.zeros(len(alive)), 0
     while alive.any() and steps != limit:
-        batch = torch.as_tensor(observations, dtype=torch.float32).view(policy.policies, count, -1)
-        actions = to_space(policy.act(batch).flatten(0, 1), envs.single_action_space)
-        observations, rewards, terminated, truncated, _ = envs.step(actions)
+        rows = torch.from_numpy(observations).view(policy.policies, count, -1)
+        actions = policy.act(rows).flatten(0, 1)
+        if policy.discrete_actions:
+            actions = actions.argmax(1)
+        stepped = batch.step(actions.numpy().astype(batch.action_dtype, copy=False))
+        observations, rewards, terminated, truncated = stepped
         totals[alive] += rewards[alive]
-        # The next episode of a finished environment counts for nothing.
         alive = alive & ~(terminated | truncated)
         steps += 1
     return totals.reshape(policy.policies, count)[:, : len(seeds)]
-
-
-def to_space(actions: Tensor, space: Any) -> npt.NDArray[Any]:
-    """Convert actions to the space's form: vectors of a box as they are, one-hot ``[B, A]`` to
-    numbers ``[B]``.
-    """
-    plain: npt.NDArray[Any] = actions.numpy()
-    if isinstance(space, Discrete):
-        plain = plain.argmax(axis=1) + space.start
-    return plain.astype(space.dtype, copy=False)
-
-
-def _build(
-    environment_id: str, policy: DeterministicPolicy, limit: int | None, count: int
-) -> SyncVectorEnv:
-    envs = SyncVectorEnv(
-        [lambda: environments.make(environment_id)] * count, autoreset_mode=AutoresetMode.SAME_STEP
-    )
-    observation, action = envs.single_observation_space, envs.single_action_space
-    spec = envs.envs[0].spec
-    size: Any = int(action.n) if isinstance(action, Discrete) else action.shape
-    needed = policy.action_size if policy.discrete_actions else (policy.action_size,)
-    found, allowed = (observation.shape, size), ((policy.observation_size,), needed)
-    wrong = None
-    if found != allowed:
-        wrong = (
-            f"shapes of observations and actions (or their number): found {found}, allowed is "
-            f"{allowed}, as the policy has; evaluate in the environment of its dataset"
-        )
-    elif limit is None and (spec is None or spec.max_episode_steps is None):
-        wrong = (
-            "its episodes have no step limit and may never end; declare one, datasets/NAME.yaml: "
-            "horizon"
-        )
-    if wrong is not None:
-        envs.close()
-        raise PipelineError(f"environment {environment_id!r}: {wrong}")
-    return envs

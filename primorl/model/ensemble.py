@@ -15,6 +15,7 @@ from torch.nn.functional import binary_cross_entropy, silu, softplus
 from primorl.base import PipelineError
 from primorl.model.architecture import END_SCALE, TERMINATION_GAIN, Architecture, ModelConfig
 from primorl.model.features import Polynomials
+from primorl.model.numerics import to_device
 from primorl.model.termination import LEARNED, NONE, RULES, Ends
 
 _MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
@@ -99,10 +100,7 @@ class Normaliser:
 
     def to(self, device: torch.device) -> "Normaliser":
         """Return the same maps on ``device``."""
-        moved: dict[str, Any] = {
-            name: v.to(device) for name, v in vars(self).items() if isinstance(v, Tensor)
-        }
-        return replace(self, **moved)
+        return to_device(self, device)
 
 
 def _by_column(raw: Tensor, mean: Tensor, scale: Tensor) -> Tensor:

@@ -1,13 +1,18 @@
 """Memory, random numbers and the optimiser that all networks share."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
+D = TypeVar("D", bound=Any)
 relu_backward = torch.ops.aten.threshold_backward.grad_input
 _CPU = torch.device("cpu")
 _GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays what it is
@@ -137,6 +142,12 @@ def _exponential(
     return torch.empty(size, device=device).exponential_(generator=generator)
 
 
+def to_device(value: D, device: torch.device) -> D:
+    """Return a dataclass with its tensors on a device."""
+    tensors = {name: each for name, each in vars(value).items() if isinstance(each, Tensor)}
+    return replace(value, **{name: each.to(device) for name, each in tensors.items()})
+
+
 def flatten(weights: Sequence[Tensor]) -> Tensor:
     """Join tensors to one vector."""
     return torch.cat([part.detach().flatten() for part in weights])
@@ -146,3 +157,20 @@ def unflatten(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor
     """Cut a vector that `flatten` made into tensors of these shapes, views of ``vector``."""
     parts = torch.split(vector, [math.prod(shape) for shape in shapes])
     return tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
+
+
+def map_in_threads(
+    pool: ThreadPoolExecutor, threads: int, function: Callable[[T], Tensor], items: Iterable[T]
+) -> Iterator[Tensor]:
+    """Yield the results for ``items`` in their order; the next item is made here while ``threads``
+    others are worked on.
+
+    A thread that starts while torch may use one runs its operations on that one: where two threads
+    share an operation, the place where torch splits it changes last bits.
+    """
+    running: deque[Future[Tensor]] = deque()
+    for item in items:
+        running.append(pool.submit(function, item))
+        if len(running) == threads:
+            yield running.popleft().result()
+    yield from (each.result() for each in running)

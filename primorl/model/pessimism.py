@@ -91,10 +91,9 @@ class PessimisticModel:
         self._scale = ensemble.normaliser.target_scale if without_unit else None
         self._penalty = penalty if self._scale is None else penalty * float(self._scale[-1])
         self._rule = RULES.get(ensemble.termination)
-        self.observation_size = size = ensemble.architecture.observation_size
         self.bounds = bounds = ensemble.bounds
         self.action_low, self.action_high = bounds.action_low, bounds.action_high
-        self.discrete_actions = bounds.discrete_actions
+        self.discrete_actions, size = bounds.discrete_actions, len(bounds.observation_low)
         self.observation_mean = ensemble.normaliser.input_mean[:size]
         self.observation_scale = ensemble.normaliser.input_scale[:size]
 
@@ -284,13 +283,13 @@ def _roll_out(
     begin: Tensor,
     weights: Tensor,
     seed: int,
-    term: Callable[[Visit], Tensor],
+    x: Callable[[Visit], Tensor],
 ) -> Tensor:
-    """Compute Σ_t w_t x_t of rollouts until they terminate; ``term`` takes x from a visit; float64
+    """Compute Σ_t w_t x_t of rollouts until they terminate; ``x`` takes x_t from a visit; float64
     ``[P, rollouts]``.
     """
     total = torch.zeros(policy.policies * len(begin), dtype=torch.float64)
     steps = int(weights.count_nonzero())  # weights descend
     for t, visit in enumerate(walk(model, policy, begin, steps, seed)):
-        total += torch.where(visit.alive, float(weights[t]) * term(visit), 0.0)
+        total += torch.where(visit.alive, float(weights[t]) * x(visit), 0.0)
     return total.view(policy.policies, -1)

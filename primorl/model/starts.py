@@ -78,8 +78,7 @@ class StartModel:
             return cls(**tensors, survival=survival)
         except FileNotFoundError:
             raise PipelineError(
-                f"{file}: not there: first states were not asked for; choose another "
-                "policy.starts, or set released and run `dvc repro`, which is charged"
+                f"{file}: not there: nobody was asked; choose another policy.starts"
             ) from None
         except _BROKEN:
             raise PipelineError(

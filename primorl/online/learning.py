@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from primorl.model.numerics import to_device
 from primorl.online.network import PolicyNetwork
 from primorl.privacy.ledger.checkpoint import State
 from primorl.privacy.mechanism.clipping import L2Clip
@@ -174,7 +175,7 @@ class Trajectories:
 
     def to(self, device: torch.device) -> "Trajectories":
         """Return the same on a device."""
-        return Trajectories(**{name: value.to(device) for name, value in vars(self).items()})
+        return to_device(self, device)
 
 
 def fill(values: Tensor, users: int) -> Tensor:
@@ -224,7 +225,7 @@ class SimulatedUsers:
             after, rewards, terminated, truncated = map(torch.from_numpy, found)
             over = terminated | truncated
             last = over | (step == T - 1)
-            kept.append((observations, chosen, rewards, after, terminated, last, present))
+            kept.append((observations, chosen, rewards.float(), after, terminated, last, present))
             left = left - (over & present).long()
             present = present & (left > 0)
             if not present.any():

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from primorl.model.numerics import Workspace, relu_backward
+from primorl.model.numerics import Workspace, relu_backward, to_device
 from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, initial_layers, mlp
 
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
@@ -181,13 +181,8 @@ class PolicyNetwork:
 
     def to(self, device: torch.device) -> "PolicyNetwork":
         """Return the same with its tensors on a device."""
-        moved = {
-            name: value.to(device)
-            for name, value in vars(self).items()
-            if isinstance(value, Tensor)
-        }
         fixed = tuple(layer.to(device) for layer in self.fixed)
-        return replace(self, fixed=fixed, **moved)  # type: ignore[arg-type]
+        return to_device(replace(self, fixed=fixed), device)
 
     def _layers(self, parameters: Tensor) -> Layers:
         """Weights ``[P, out, in]`` and biases ``[P, 1, out]`` as views of ``[P, d]``."""

@@ -1,8 +1,7 @@
 """Advantages and policy gradients of a user's steps, each computed from her own data alone."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import local
@@ -11,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from primorl.model.numerics import Workspace
+from primorl.model.numerics import Workspace, map_in_threads
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, fill
 from primorl.online.network import PolicyNetwork, StepGradients
 
@@ -147,17 +146,8 @@ def by_pieces(function: PieceFunction, met: Trajectories, values: Tensor) -> Ite
     pieces = range(max(1, -(-met.users // _AT_ONCE)))
     torch.set_num_threads(1)
     try:
-        if threads == 1:
-            yield from map(rows, pieces)
-        else:
-            # few, as rows of all users may not fit into memory
-            running: deque[Future[Tensor]] = deque()
-            with ThreadPoolExecutor(threads) as pool:
-                for number in pieces:
-                    running.append(pool.submit(rows, number))
-                    if len(running) > threads:
-                        yield running.popleft().result()
-                yield from (each.result() for each in running)
+        with ThreadPoolExecutor(threads) as pool:
+            yield from map_in_threads(pool, threads, rows, pieces)
     finally:
         torch.set_num_threads(threads)
 

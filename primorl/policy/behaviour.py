@@ -1,9 +1,5 @@
-"""A cloned behaviour: a stochastic policy, the released policy that is made of it, its files, a KL
-constraint to it.
-"""
+"""A cloned behaviour: a stochastic policy, the released policy that is made of it, its files."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +18,6 @@ from primorl.policy import exported
 from primorl.policy.config import NO_BEHAVIOUR, SPREAD, BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy, Layers
 from primorl.policy.loaded import check_shapes
-from primorl.policy.replay import Scaling
-
-_LOG_ROOT = 0.5 * math.log(2 * math.pi)
-_LEAST_LOG = -100.0  # of what the clone never does, so that divergences stay finite
 
 
 @dataclass(frozen=True)
@@ -170,81 +162,6 @@ class BehaviourPolicy:
         rows = (observation - self.policy.observation_mean) / self.policy.observation_scale
         output = exported.mlp(layers, rows.reshape(1, -1, rows.shape[-1]))
         return output.view(*observation.shape[:-1], -1)
-
-
-@dataclass(frozen=True)
-class Normals:
-    """Independent normals, ``[.., A]``, truncated to [-1, 1], so that the divergence from them can
-    fall to zero.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def log_density(self, action: Tensor) -> Tensor:
-        """Return the log-density of ``action [.., A]`` in [-1, 1]: ``[..]``."""
-        inside = torch.special.ndtr((1 - self.mean) / self.std) - torch.special.ndtr(
-            (-1 - self.mean) / self.std
-        )
-        normal = -0.5 * ((action - self.mean) / self.std).square() - self.std.log() - _LOG_ROOT
-        density: Tensor = (normal - inside.log()).sum(-1)
-        return density
-
-    def slope(self, action: Tensor) -> Tensor:
-        """Return ∂ log density / ∂ action, ``[.., A]``."""
-        return (self.mean - action) / self.std.square()
-
-
-@dataclass(frozen=True)
-class KLConstraint:
-    """A prior as G policies see it, and the divergence from it that each of them may have.
-
-    Attributes:
-        prior: π_b.
-        scaling: of the observations that are asked about.
-        targets: κ of every policy, ``[G]``: α holds the divergence KL(π‖π_b) at them.
-    """
-
-    prior: BehaviourPolicy
-    scaling: Scaling
-    targets: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        prior: BehaviourPolicy,
-        scaling: Scaling,
-        divergences: Sequence[float],
-        device: torch.device,
-    ) -> "KLConstraint":
-        """Set one target a policy: ``divergences`` are per dimension of actions in a box, or in all
-        if they are discrete.
-        """
-        dimensions = 1 if scaling.discrete_actions else scaling.columns.action_size
-        return cls(prior, scaling, dimensions * torch.tensor(list(divergences), device=device))
-
-    def initial_actor(self, hidden: Sequence[int]) -> Layers | None:
-        """Return the prior's own layers, one network, for a policy to begin with; None: its hidden
-        layers have other sizes.
-
-        Args:
-            hidden: units of each hidden layer of the policy.
-        """
-        layers = self.prior.actor_layers(
-            self.scaling.observation_mean, self.scaling.observation_scale
-        )
-        return layers if [bias.shape[-1] for bias in layers[1:-2:2]] == list(hidden) else None
-
-    def normals(self, observation: Tensor) -> Normals:
-        """Return the prior for standardised observations ``[.., S]``."""
-        return Normals(*self.prior.mean_and_std(self._raw(observation)))
-
-    def log_probabilities(self, observation: Tensor) -> Tensor:
-        """Return log-probabilities for standardised observations ``[.., S]``: ``[.., A]``."""
-        return self.prior.log_probabilities(self._raw(observation)).clamp(min=_LEAST_LOG)
-
-    def _raw(self, observation: Tensor) -> Tensor:
-        return observation * self.scaling.observation_scale + self.scaling.observation_mean
 
 
 @dataclass(frozen=True)

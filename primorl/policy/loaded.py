@@ -204,15 +204,9 @@ class Policy:
         if wrong := [f"{name} {count} times" for name, count in counts.items() if count != 1]:
             found = f"among the columns found {', '.join(wrong)}"
             raise ObservationError(f"observation: {found}; allowed is each once")
-        if not hasattr(observation, "infer_objects"):
-            if isinstance(observation, Sequence):  # a named tuple, and no table
-                observation = dict(zip(names, observation, strict=True))
-            return np.ma.stack([observation[name] for name in wanted], axis=-1)
-        # of pandas, as is one row; its nullable numbers become plain
-        own = observation[list(wanted)].infer_objects()
-        if not hasattr(own, "columns"):
-            return own.astype(float) if own.dtype.kind in "biuf" else own
-        return own.astype({name: float for name, each in own.dtypes.items() if each.kind in "biuf"})
+        if isinstance(observation, Sequence):  # a named tuple, and no table
+            observation = dict(zip(names, observation, strict=True))
+        return np.ma.stack([observation[name] for name in wanted], axis=-1)
 
     def _matrix(self, observation: Any) -> tuple[Floats, bool]:
         """Return ``[n, S]`` in float64, and whether one observation was given and no batch.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,8 +78,7 @@ class ReleasedModel:
         config, statement = PolicyConfig.read(folder), Statement.read(folder)
         if config.variant != self.variant:
             raise PipelineError(
-                f"{folder / 'config.json'}: found variant {config.variant!r}; allowed is "
-                f"{self.variant!r}; run `dvc repro clone_behaviour`"
+                f"{folder}/config.json: found variant {config.variant!r}; run `dvc repro`"
             )
         both = {"models/dynamics": self.statement, "models/behaviour": statement}
         return replace(self, statement=compose_statement(both))
@@ -100,7 +100,7 @@ class ReleasedModel:
         config, statement = ModelConfig.read(folder), Statement.read(folder)
         if (config.variant, config.environment) != (variant, environment):
             raise PipelineError(
-                f"{folder / 'config.json'}: found variant {config.variant!r} for environment "
+                f"{folder}/config.json: found variant {config.variant!r} for environment "
                 f"{config.environment!r}, params.yaml asks for {variant!r} for {environment!r}; "
                 "run `dvc repro train_model`"
             )
@@ -262,19 +262,12 @@ def optimise(
     Raises:
         PipelineError: training diverged.
     """
-    divergences = comparison.divergences if comparison else ()
+    own: dict[str, Any] = {"seeds": seeds, "reset_fraction": reset_fraction}
+    if comparison is not None:
+        own |= {"prior": comparison.prior, "divergences": comparison.divergences}
     epochs = []
     with progress_bar(config.epochs, "policy", "epoch") as bar:
-        for epoch in train(
-            model,
-            starts,
-            config,
-            ReplayBuffer.batches,
-            seeds=seeds,
-            reset_fraction=reset_fraction,
-            prior=comparison.prior if comparison else None,
-            divergences=divergences,
-        ):
+        for epoch in train(model, starts, config, ReplayBuffer.batches, **own):
             for name in epoch.metrics[0]:
                 log.metric(name, fmean(each[name] for each in epoch.metrics), epoch.number)
             epochs.append(epoch.policies)
@@ -304,6 +297,8 @@ def write(
         model: that they were trained in.
     """
     choice, seeds = policies.choice, policies.seeds
+    facts = vars(released) | {"age_units": dict(released.age_units)}
+    statement, one_hot = facts.pop("statement"), facts.pop("one_hot") or None
     ends = model.bounds.observation_low, model.bounds.observation_high
     finite = all(bool(side.isfinite().all()) for side in ends)
     with replaced_directory(output) as fresh:
@@ -312,19 +307,13 @@ def write(
             exported.save(
                 folder,
                 policies.of_seed(number),
-                variant=released.variant,
-                environment=released.environment,
+                **facts,
                 seeds=seeds if len(seeds) > 1 and folder == fresh else None,
-                names=released.names,
-                one_hot=released.one_hot or None,
-                trajectory_columns=released.trajectory_columns,
-                age_units=dict(released.age_units),
+                one_hot=one_hot,
                 observation_range=ends if finite else None,
-                model_sha256=released.model_sha256,
-                ends=released.ends,
                 uncertainty=model.uncertainty,
                 penalty=model.penalty,
                 candidates=() if choice is None else choice.candidates[number],
                 clone_error=None if choice is None else choice.error,
             )
-            released.statement.write(folder)
+            statement.write(folder)

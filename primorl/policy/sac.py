@@ -27,19 +27,96 @@ from torch.nn.functional import one_hot, softplus
 from primorl.base import PipelineError
 from primorl.model.numerics import Adam, SeedGenerators, flatten, relu_backward, unflatten
 from primorl.model.pessimism import PessimisticModel
-from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
+from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import SacConfig
 from primorl.policy.exported import DeterministicPolicy, Layers, initial_layers, side_by_side
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Rollouts, Sampler, Scaling
 
+_LOG_ROOT = 0.5 * math.log(2 * math.pi)
+_LEAST_LOG = -100.0  # of what the clone never does, so that divergences stay finite
 _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and the entropy finite
-_LOG_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
+_LOG_CONSTANT = _LOG_ROOT + 2 * math.log(2.0)
 # at Adam's rate α does not get there within a training
 _CONSTRAINT_RATE = 3e-3
 _CONSTRAINT_GRADIENT = 1.0
 _CONSTRAINT_LOG_ALPHA = (-7.0, 5.0)
 _SLOWER = 1 / 3  # of all updates, the last, in which learning rates fall to 0
 _WARM_UPS = 3  # steps before one is recorded as a CUDA graph, in which libraries set themselves up
+
+
+@dataclass(frozen=True)
+class Normals:
+    """Independent normals, ``[.., A]``, truncated to [-1, 1], so that the divergence from them can
+    fall to zero.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def log_density(self, action: Tensor) -> Tensor:
+        """Return the log-density of ``action [.., A]`` in [-1, 1]: ``[..]``."""
+        inside = torch.special.ndtr((1 - self.mean) / self.std) - torch.special.ndtr(
+            (-1 - self.mean) / self.std
+        )
+        normal = -0.5 * ((action - self.mean) / self.std).square() - self.std.log() - _LOG_ROOT
+        density: Tensor = (normal - inside.log()).sum(-1)
+        return density
+
+    def slope(self, action: Tensor) -> Tensor:
+        """Return ∂ log density / ∂ action, ``[.., A]``."""
+        return (self.mean - action) / self.std.square()
+
+
+@dataclass(frozen=True)
+class KLConstraint:
+    """A prior as G policies see it, and the divergence from it that each of them may have.
+
+    Attributes:
+        prior: π_b.
+        scaling: of the observations that are asked about.
+        targets: κ of every policy, ``[G]``: α holds the divergence KL(π‖π_b) at them.
+    """
+
+    prior: BehaviourPolicy
+    scaling: Scaling
+    targets: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        prior: BehaviourPolicy,
+        scaling: Scaling,
+        divergences: Sequence[float],
+        device: torch.device,
+    ) -> "KLConstraint":
+        """Set one target a policy: ``divergences`` are per dimension of actions in a box, or in all
+        if they are discrete.
+        """
+        dimensions = 1 if scaling.discrete_actions else scaling.columns.action_size
+        return cls(prior, scaling, dimensions * torch.tensor(list(divergences), device=device))
+
+    def initial_actor(self, hidden: Sequence[int]) -> Layers | None:
+        """Return the prior's own layers, one network, for a policy to begin with; None: its hidden
+        layers have other sizes.
+
+        Args:
+            hidden: units of each hidden layer of the policy.
+        """
+        layers = self.prior.actor_layers(
+            self.scaling.observation_mean, self.scaling.observation_scale
+        )
+        return layers if [bias.shape[-1] for bias in layers[1:-2:2]] == list(hidden) else None
+
+    def normals(self, observation: Tensor) -> Normals:
+        """Return the prior for standardised observations ``[.., S]``."""
+        return Normals(*self.prior.mean_and_std(self._raw(observation)))
+
+    def log_probabilities(self, observation: Tensor) -> Tensor:
+        """Return log-probabilities for standardised observations ``[.., S]``: ``[.., A]``."""
+        return self.prior.log_probabilities(self._raw(observation)).clamp(min=_LEAST_LOG)
+
+    def _raw(self, observation: Tensor) -> Tensor:
+        return observation * self.scaling.observation_scale + self.scaling.observation_mean
 
 
 class Networks:
@@ -73,10 +150,6 @@ class Networks:
         self._outputs: dict[int, list[Tensor]] = {}
         self._slopes: dict[int, list[Tensor]] = {}
         self._kept: list[Tensor] = []
-
-    def copy(self) -> "Networks":
-        """Return networks of their own with the same parameters."""
-        return Networks(self.layers, self.vector.device)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Run the networks, ``[P, B, in]`` to ``[P, B, out]``: a buffer, good until the next call
@@ -179,7 +252,7 @@ class ActorCritic(ABC):
         self.actor, self.critic = (
             Networks(side_by_side(parts), device) for parts in (actors, critics)
         )
-        self.target = self.critic.copy()
+        self.target = Networks(self.critic.layers, device)
         self.log_alpha = torch.zeros(G, device=device)
         self._alpha_gradient = torch.zeros_like(self.log_alpha)
         self._critic_adam = Adam([self.critic.vector], [self.critic.gradient], config.learning_rate)
@@ -580,6 +653,6 @@ def _refuse_diverged(epoch: int, seeds: Sequence[int], metrics: Sequence[dict[st
     for seed, figures in zip(seeds, metrics, strict=True):
         if not all(map(math.isfinite, figures.values())):
             raise PipelineError(
-                f"params.yaml: policy: SAC diverged in epoch {epoch}, seed {seed}: {figures}; "
-                "lower learning_rate or reward_scale, or raise penalty"
+                f"params.yaml: policy: SAC diverged in epoch {epoch}, seed {seed}; lower "
+                "learning_rate or reward_scale, or raise penalty"
             )

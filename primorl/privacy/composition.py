@@ -63,11 +63,8 @@ Part = TypeVar("Part")
 
 def mechanism(what: str, statement: Statement) -> MechanismStatement:
     """Make the entry of one mechanism from its own statement."""
-    own = {
-        each.name: getattr(statement, each.name)
-        for each in fields(MechanismStatement)
-        if each.name != "what"
-    }
+    _, *others = fields(MechanismStatement)  # all but ``what``
+    own = {each.name: getattr(statement, each.name) for each in others}
     return MechanismStatement(what=what, **own)
 
 
@@ -88,8 +85,7 @@ def compose_statement(statements: Mapping[str, Statement]) -> Statement:
                 raise PipelineError(
                     f"{what}/privacy.json: {key}: not that of the other releases; run `dvc repro`"
                 )
-    accounts = (statement.spent_on_dataset for statement in statements.values())
-    spent = [account for account in accounts if account is not None]
+    spent = [own.spent_on_dataset for own in statements.values() if own.spent_on_dataset]
     last = max(spent, key=lambda account: account.charges, default=None)
     return replace(_one_after_another(first, statements, BEFOREHAND), spent_on_dataset=last)
 
@@ -119,8 +115,7 @@ def check_held(path: Path, statement: Statement, held: Mapping[str, Statement]) 
     counted = [mechanism(what, each) for what, each in held.items()]
     if others != counted or own.charge != statement.charge:
         raise PipelineError(
-            f"{path}: mechanisms: not those of {' and '.join(held) or 'no other release'} and of "
-            "its own charge: of another run, or edited; run `dvc repro`"
+            f"{path}: mechanisms: not those of {' and '.join(held)} and of its own; run `dvc repro`"
         )
 
 
@@ -138,8 +133,7 @@ def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement | No
     found = {name: each for name, each in parts.items() if each is not None}
     if len(found) < len(parts):
         raise PipelineError(
-            f"{path}: of {' and '.join(parts)}, found {' and '.join(found) or 'none'}; "
-            "run `dvc repro`"
+            f"{path}: of {' and '.join(parts)}, found {' and '.join(found)}; run `dvc repro`"
         )
     several = len(found) > 1
     (expected,) = [compose_statement(found)] if several else found.values()
@@ -293,8 +287,7 @@ def _check_curves(path: Path, statement: Statement, event: DpEvent, delta: float
     # δ at its own ε, which is the accountant's to the last digit, is the stated one.
     exact, pairs = (own, statement.epsilon), zip(epsilons, known, strict=True)
     profile = tuple(
-        ProfilePoint(epsilon=each, delta=min(least, delta) if each in exact else least)
-        for each, least in pairs
+        ProfilePoint(epsilon=e, delta=min(d, delta) if e in exact else d) for e, d in pairs
     )
     curves = {"groups": found.groups, "attacks": found.attacks, "profile": profile}
     for key, points in curves.items():

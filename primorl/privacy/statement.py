@@ -18,7 +18,6 @@ RELATION_NAME: Literal["zero_out_one"] = "zero_out_one"
 _Multiplier = Annotated[float, records.Within(ge=0)]
 _Positive = Annotated[float, records.Within(gt=0)]
 _Probability = Annotated[float, records.Within(gt=0, le=1)]
-_NEEDED = ("epsilon", "delta")
 _ROUNDS = ("sampling_probability", "noise_multiplier", "clipping_norm", "rounds")
 NO_ROUNDS: dict[str, Any] = {**dict.fromkeys(_ROUNDS), "queries": ()}
 """Keys of a statement that only rounds have."""
@@ -227,17 +226,12 @@ class Statement(records.FileRecord):
     """What the ledger had recorded for the same units."""
 
     def __post_init__(self) -> None:
-        rounds = not self.mechanisms
-        missing = [
-            key for key in (*_NEEDED, *(_ROUNDS if rounds else ())) if getattr(self, key) is None
-        ]
-        if self.private and missing:
+        of_rounds = [key for key in _ROUNDS if getattr(self, key) is not None]
+        needed = ("epsilon", "delta", *(() if self.mechanisms else _ROUNDS))
+        if self.private and (missing := [key for key in needed if getattr(self, key) is None]):
             raise ValueError(f"private: true, yet {', '.join(missing)} is null")
-        stray = [] if rounds else [key for key in _ROUNDS if getattr(self, key) is not None]
-        if stray or (self.queries and not rounds):
-            raise ValueError(
-                f"mechanisms: several have no rounds, yet {', '.join(stray) or 'queries'} is given"
-            )
+        if self.mechanisms and (stray := of_rounds + ["queries"] * bool(self.queries)):
+            raise ValueError(f"mechanisms: several have no {', '.join(stray)}, yet it is given")
 
     @property
     def sound(self) -> bool:

@@ -5,6 +5,7 @@ Observations are one flat vector. Import this module before a package that impor
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ class Stepped(NamedTuple):
     """A step of n environments: observations ``[n, S]``, rewards, ends and cuts ``[n]``."""
 
     observations: Floats
-    rewards: Floats
+    rewards: npt.NDArray[Any]
     terminated: Flags
     truncated: Flags
 
@@ -67,6 +68,7 @@ class GymBatch:
         observation_size: S.
         action_low: ``[A]``; 0 for discrete actions.
         action_high: ``[A]``; 1 for discrete actions.
+        action_dtype: of the environment's own.
         discrete_actions: whether actions are 0 … A - 1.
         step_limit: steps after which an episode is cut off; None: it may never end.
     """
@@ -77,7 +79,9 @@ class GymBatch:
         action = env.action_space
         self.discrete_actions = isinstance(action, Discrete)
         self.observation_size = gymnasium.spaces.flatdim(env.observation_space)
+        self.action_dtype, self._first = action.dtype, 0
         if isinstance(action, Discrete):
+            self._first = int(action.start)
             self.action_low = np.zeros(int(action.n), np.float32)
             self.action_high = np.ones(int(action.n), np.float32)
         else:
@@ -88,17 +92,34 @@ class GymBatch:
         env.close()
         self._envs: list[gymnasium.Env[Any, Any]] = []
 
+    def refuse_sizes(self, observations: int, actions: int, discrete: bool) -> None:
+        """Refuse a policy of other sizes.
+
+        Raises:
+            PipelineError: they differ.
+        """
+        own = self.observation_size, len(self.action_low), self.discrete_actions
+        if own != (observations, actions, discrete):
+            raise PipelineError(
+                f"environment {self._environment!r}: (observations, actions, discrete): found "
+                f"{(observations, actions, discrete)}, allowed is {own}; run `dvc repro`"
+            )
+
     def reset(self, count: int, seed: int) -> Floats:
         """Begin ``count`` environments anew; first observations ``[count, S]``."""
+        return self.begin(np.random.SeedSequence(seed).generate_state(count).tolist())
+
+    def begin(self, seeds: Sequence[int]) -> Floats:
+        """Begin an environment anew from each seed; first observations ``[n, S]``."""
+        count = len(seeds)
         while len(self._envs) < count:
             self._envs.append(make(self._environment))
         for spare in self._envs[count:]:
             spare.close()
         self._envs = self._envs[:count]
-        seeds = np.random.SeedSequence(seed).generate_state(count).tolist()
         resets = [env.reset(seed=own)[0] for env, own in zip(self._envs, seeds, strict=True)]
         self._latest = np.array(resets, np.float32)
-        self._rewards = np.zeros(count, np.float32)
+        self._rewards = np.zeros(count)
         self._terminated, self._truncated, self._over = np.zeros((3, count), bool)
         return self._latest.copy()
 
@@ -110,7 +131,7 @@ class GymBatch:
         """
         for at, env in enumerate(self._envs):
             if not self._over[at]:
-                action = int(actions[at]) if self.discrete_actions else actions[at]
+                action = int(actions[at]) + self._first if self.discrete_actions else actions[at]
                 found = env.step(action)
                 self._latest[at], self._rewards[at], self._terminated[at], self._truncated[at] = (
                     found[:4]

@@ -88,9 +88,8 @@ def evaluation_problem(
         problem = problem.with_return_bounds(public_return_bounds(returned, problem))
     if not problem.return_low < problem.return_high:
         raise PipelineError(
-            f"datasets/{manifest.info.dataset}.yaml: bounds.reward: returns lie between "
-            f"{problem.return_low:g} and {problem.return_high:g}, so there is nothing to ask; "
-            "declare [low, high] of the reward"
+            f"datasets/{manifest.info.dataset}.yaml: bounds.reward: all returns lie at "
+            f"{problem.return_low:g}, so there is nothing to ask; declare [low, high]"
         )
     return problem
 

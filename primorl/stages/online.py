@@ -51,6 +51,8 @@ STANDARD_DEVIATION = 1.0
 """Of the first actions in a box, before they are squashed into its bounds."""
 _POINTS = 20  # of the curve
 _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online.md)
+_OWN_STEPS: Any = {"local_learning_rate": 1.0, "epochs": 4, "minibatches": 1, "decay": 0.97}
+"""Of a user, as they were measured (benchmarks/results.md)."""
 _KEY = "online.yaml"
 _LABEL = b"primorl arrivals fingerprint 1\0"  # the secret keys other things as well
 
@@ -134,8 +136,8 @@ def online_run(params: Params) -> OnlineRun:
     asked, environment = params.online, params.chosen.environment
     if environment is None:
         raise PipelineError(
-            f"datasets/{params.dataset}.yaml: environment: found null, and users of the stage "
-            f"online act in one; name a simulator, or set {_KEY}: users to null"
+            f"datasets/{params.dataset}.yaml: environment: found null, which online "
+            f"learning needs; name one, or set {_KEY}: users to null"
         )
     cohorts = cohorts_of(asked)
     people = simulated_people(params, len(cohorts) * asked.cohort)
@@ -144,8 +146,7 @@ def online_run(params: Params) -> OnlineRun:
     steps = asked.steps or limit * asked.episodes
     if not steps:
         raise PipelineError(
-            f"{_KEY}: steps: found null, and neither {environment} nor "
-            f"datasets/{params.dataset}.yaml (horizon) limits an episode; give a number"
+            f"{_KEY}: steps: found null, and {environment} has no limit; give a number"
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
     policy = DeterministicPolicy.load(POLICY)
@@ -155,16 +156,19 @@ def online_run(params: Params) -> OnlineRun:
     names = config.observation_names, config.action_names
     norm, discount = asked.clipping_norm, params.policy.discount or DISCOUNT
     update = DPPG(
-        learning_rate=asked.learning_rate,
-        clipping_norm=norm,
-        discount=discount,
-        # of a user's own steps, as they were measured (benchmarks/results.md)
-        local_learning_rate=1.0,
-        epochs=4,
-        minibatches=1,
-        decay=0.97,
+        learning_rate=asked.learning_rate, clipping_norm=norm, discount=discount, **_OWN_STEPS
     )
-    mechanism = _build_mechanism(params, update, people)
+    delta, multiplier = params.privacy.delta, 0.0
+    if asked.target_epsilon is not None:
+        key = f"{_KEY}: target_epsilon"
+        multiplier = solve_noise(asked.target_epsilon, delta, 1.0, update.releases, key=key)
+    mechanism = online_mechanism(
+        users=people.units,
+        cohort=asked.cohort,
+        noise_multiplier=multiplier,
+        releases=update.releases,
+        delta=delta,
+    )
     _warn_of_noise(asked.cohort, mechanism, network)
     return OnlineRun(
         network=network,
@@ -185,13 +189,8 @@ def _check_policy(
     policy: DeterministicPolicy, offline: Statement, environments: GymBatch, params: Params
 ) -> None:
     """Refuse an offline policy of other sizes than the environment's, or of another δ."""
-    found = (policy.observation_size, policy.action_size, policy.discrete_actions)
-    needed = environments.observation_size, len(environments.action_low)
-    if found != (*needed, environments.discrete_actions):
-        raise PipelineError(
-            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, "
-            f"{params.chosen.environment} has {needed[0]} and {needed[1]}; run `dvc repro`"
-        )
+    sizes = policy.observation_size, policy.action_size, policy.discrete_actions
+    environments.refuse_sizes(*sizes)
     if offline.delta not in (None, params.privacy.delta):
         raise PipelineError(
             f"params.yaml: privacy.delta: found {params.privacy.delta!r}, allowed: "
@@ -212,28 +211,11 @@ def _warn_of_noise(cohort: int, mechanism: Mechanism, network: PolicyNetwork) ->
         )
 
 
-def _build_mechanism(params: Params, update: Update, people: Version) -> Mechanism:
-    """Build the mechanism at the ε that params.yaml asks for."""
-    asked, delta = params.online, params.privacy.delta
-    multiplier = 0.0
-    if asked.target_epsilon is not None:
-        key = f"{_KEY}: target_epsilon"
-        multiplier = solve_noise(asked.target_epsilon, delta, 1.0, update.releases, key=key)
-    return online_mechanism(
-        users=people.units,
-        cohort=asked.cohort,
-        noise_multiplier=multiplier,
-        releases=update.releases,
-        delta=delta,
-    )
-
-
 def begin(run: OnlineRun) -> OnlineState:
     """Return the state before the first cohort."""
     cohorts = len(run.cohorts)
     every = max(1, cohorts // _POINTS)
-    first = {PARAMETERS: run.parameters}
-    return OnlineState.begin(first, cohorts, every, run.sha256)
+    return OnlineState.begin({PARAMETERS: run.parameters}, cohorts, every, run.sha256)
 
 
 def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> OnlineState:
@@ -247,16 +229,8 @@ def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> 
     paid.check_event(run.mechanism)
     with progress_bar(state.cohorts, STAGE, "cohort") as bar:
         bar.update(state.started)
-        return learn(
-            run.update,
-            run.network.to(device),
-            run.mechanism,
-            run.users,
-            run.cohorts,
-            state,
-            save_checkpoint=paid.save,
-            on_update=lambda now: bar.update(),
-        )
+        parts = run.update, run.network.to(device), run.mechanism, run.users, run.cohorts
+        return learn(*parts, state, save_checkpoint=paid.save, on_update=lambda now: bar.update())
 
 
 def request_charge(params: Params, run: OnlineRun) -> Request:
@@ -327,14 +301,8 @@ def write_policies(
     folder: Path, params: Params, run: OnlineRun, policies: list[DeterministicPolicy]
 ) -> None:
     """Write the policies of an online run, the last of which is used."""
-    exported.save(
-        folder,
-        policies,
-        variant=params.dynamics.variant,
-        environment=str(params.chosen.environment),
-        policy="models/online",
-        names=run.names,
-    )
+    facts: Any = {"variant": params.dynamics.variant, "environment": str(params.chosen.environment)}
+    exported.save(folder, policies, policy="models/online", names=run.names, **facts)
 
 
 def summarise_online(
@@ -383,12 +351,11 @@ def list_content(summary: OnlineSummary, returns: Returns) -> RunContent:
     """List what MLflow gets of an online run."""
     log = StageLog()
     for count, each in zip(returns.users, returns.curve, strict=True):
-        log.metric("users", count, count)
         log.metric("return", each.mean, count)
         log.metric("return_low", each.low, count)
         log.metric("return_high", each.high, count)
-        if summary.epsilon is not None:
-            log.metric("epsilon_user", summary.epsilon, count)
+    if summary.epsilon is not None:
+        log.metric("epsilon_user", summary.epsilon)
     return RunContent({}, {"void": "; ".join(summary.void)}, log.metrics)
 
 

@@ -211,13 +211,9 @@ def compare_clone(
     cpu = torch.device("cpu")
     behaviour, bounds = BehaviourPolicy.load(BEHAVIOUR, cpu), model.bounds
     clone = behaviour.policy
-    same = clone.discrete_actions == bounds.discrete_actions and all(
-        torch.equal(mine, its)
-        for mine, its in (
-            (clone.action_low, bounds.action_low),
-            (clone.action_high, bounds.action_high),
-        )
-    )
+    ends = (clone.action_low, bounds.action_low), (clone.action_high, bounds.action_high)
+    same = all(torch.equal(*pair) for pair in ends)
+    same = same and clone.discrete_actions == bounds.discrete_actions
     if not same or clone.observation_size != model.architecture.observation_size:
         raise PipelineError(
             f"{BEHAVIOUR}: of other observations or actions than {MODEL}; run `dvc repro`"

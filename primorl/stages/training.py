@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 import primorl
 from primorl.base import PipelineError, say
-from primorl.base.files import CHECKPOINTS, MODEL, PLAN, SECRET, check_writable, home
+from primorl.base.files import CHECKPOINTS, MODEL, PLAN, check_writable, home
 from primorl.base.processes import choose_device, place_among_processes
 from primorl.base.reporting import StageLog, progress_bar
 from primorl.config.datasets import Bounds as DeclaredBounds
@@ -34,7 +34,6 @@ from primorl.model.architecture import (
     LITTLE_EXPLAINED,
     Explained,
     ModelConfig,
-    Network,
 )
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy import behaviour
@@ -60,8 +59,8 @@ def prepare_model(job: ModelJob, partitions: Partitions, compute: Compute) -> Tr
     """Set up the training of a model on the data that the partitions describe."""
     manifest = partitions.manifest
     assert job.normaliser != "model", "a model's scales are its own"
-    network, horizon = job.architecture(manifest), manifest.info.horizon
-    return _set_up(TrainingSetup, job, partitions, compute, network, job.normaliser, horizon)
+    own = {"architecture": job.architecture(manifest), "horizon": manifest.info.horizon}
+    return _set_up(TrainingSetup, job, partitions, compute, normaliser=job.normaliser, **own)
 
 
 def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> CloningSetup:
@@ -70,45 +69,37 @@ def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> Cl
     Raises:
         PipelineError: it takes the scales of a released model, which is missing or another one.
     """
-    network, scales = job.network(partitions.manifest), job.normaliser
-    if scales != "model":
-        return _set_up(CloningSetup, job, partitions, compute, network, scales)
-    released = _released_scales(job.scaled_by, partitions)
-    return _set_up(CloningSetup, job, partitions, compute, network, released)
+    scales: str | Normaliser = job.normaliser
+    if scales == "model":
+        scales = _released_scales(job.scaled_by, partitions)
+    own = {"architecture": job.network(partitions.manifest), "normaliser": scales}
+    return _set_up(CloningSetup, job, partitions, compute, **own)
 
 
 def _set_up(
-    kind: type[S],
-    job: ModelJob | CloneJob,
-    partitions: Partitions,
-    compute: Compute,
-    architecture: Network,
-    normaliser: Literal["public", "private"] | Normaliser,
-    horizon: int | None = None,
+    kind: type[S], job: ModelJob | CloneJob, partitions: Partitions, compute: Compute, **own: Any
 ) -> S:
-    """Set up a training; train the weights that its rounds begin with on the public split, if the
-    job says so.
+    """Set up a training, with fields of its ``own``; train the weights that its rounds begin with
+    on the public split, if the job says so.
     """
     manifest, public = partitions.manifest, partitions.public
     spaces = manifest.info.spaces
     one_hot, discrete = spaces.one_hot, spaces.discrete_actions
     setup = kind(
         mechanism=job.build_mechanism(manifest),
-        architecture=architecture,
+        **own,
         bounds=model_bounds(job.bounds, manifest, public),
         columns=ObservationColumns(spaces.observation_size, one_hot, discrete),
-        normaliser=normaliser,
         local=job.local,
         server=job.server,
         seed=job.seed,
         execution=choose_execution(compute),
-        horizon=horizon,
     )
     if job.start != "public":
         return setup
     scales = setup.make_normaliser(setup.view_public(public.flat()), {})
     view, beta = setup.view(public), job.local.beta_nll
-    start = make_start(architecture, scales, view, job.seed, beta)
+    start = make_start(setup.architecture, scales, view, job.seed, beta)
     return replace(setup, start=start)
 
 
@@ -161,8 +152,7 @@ def check_before_charge(setup: TrainingSetup, output: Path) -> None:
     Raises:
         PipelineError: the kernel is not exact on this machine, or the disk has no room.
     """
-    if setup.mechanism.is_private:
-        check_setup(setup)
+    check_setup(setup)
     checkpoint = home() / CHECKPOINTS / "charge"
     check_writable([output, checkpoint], _COPIES * 4 * setup.architecture.parameters)
 
@@ -197,12 +187,13 @@ def train_for(
             if group is not None:
                 group.check_coverage(setup.mechanism.units, store.numbers)
             rows = setup.view(store)
+        public, save = _public_rows(setup, partitions), paid.save
         trained = train(
             setup,
             rows,
-            _public_rows(setup, partitions),
+            public,
             state=paid.state,
-            save_checkpoint=paid.save,
+            save_checkpoint=save,
             on_round=report,
             group=group,
         )
@@ -223,11 +214,6 @@ def work_for_first(params: Params, folder: Path) -> None:
         request, _, granted = group.wait()
         if request == Message.STOP:
             return
-        if not (home() / SECRET).exists():
-            raise PipelineError(
-                f"{SECRET}: not there; all processes need the secret and data/partitions of the "
-                "first: share its folder, or copy both (inside the trust boundary)"
-            )
         partitions = Partitions.read(folder, None)
         job = RunPlan.read(params, partitions).model
         setup = prepare_model(job, partitions, params.compute)
@@ -237,8 +223,7 @@ def work_for_first(params: Params, folder: Path) -> None:
                 "data/plan.json, data/partitions or code differ between processes; give all the "
                 "same"
             )
-        if setup.mechanism.is_private:
-            check_setup(setup)
+        check_setup(setup)
         private = open_private(partitions, setup.execution.own)
         group.check_coverage(setup.mechanism.units, private.numbers)
         serve(group, setup, setup.view(private), _public_rows(setup, partitions))

@@ -7,13 +7,12 @@ private byte.
 """
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from primorl.base import PipelineError
-from primorl.base.dvc import MAKE_DATA, changed_stages
-from primorl.base.files import CHECKPOINTS, MANIFEST, PARTITIONS, home, workspace
+from primorl.base.files import CHECKPOINTS, home, workspace
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import event_from_json
@@ -24,9 +23,6 @@ from primorl.work.data import (
     Partitions,
     budget_of,
     find_charges,
-    read_ledger,
-    refuse_missing_charges,
-    refuse_stale,
 )
 from primorl.work.jobs import (
     CLONE_BEHAVIOUR,
@@ -35,7 +31,6 @@ from primorl.work.jobs import (
     Price,
     RunPlan,
 )
-from primorl.work.resolve import is_refused, next_plan
 
 _ORDER = (TRAIN_MODEL, CLONE_BEHAVIOUR, "plan", "optimize_policy", EVALUATE_PRIVATE)
 """Stages from the first that pays to the last: where one runs, those after it do. A new plan alone
@@ -79,25 +74,18 @@ class Bill:
 
     def __str__(self) -> str:
         """List the unpaid charges, and ε before and after them."""
+        run = "the next `dvc repro`"
         if self.refused:
-            return (
-                "the next `dvc repro` charges nothing: its stage plan refuses it (`primorl plan`)"
-            )
-        if not self.unpaid:
-            line = "the next `dvc repro` charges nothing: all of it is paid"
-            if self.lost:
-                line += f"; but it needs {self._name_lost()}"
-            return line + self.online
-        if self.variant != "private":
-            return (
-                f"the next `dvc repro` has no guarantee (variant {self.variant}): all ε counts as "
-                "spent"
-            )
-        line = f"the next `dvc repro` charges {self.total}"
+            return f"{run} charges nothing: its stage plan refuses it (`primorl plan`)"
+        if self.unpaid and self.variant != "private":
+            return f"{run} has no guarantee (variant {self.variant}): all ε counts as spent"
+        line, why = f"{run} charges nothing: all of it is paid", "but"
+        if self.unpaid:
+            line, why = f"{run} charges {self.total}", "refused before the first charge, as"
         if not self.fits:
             line += ": what does not fit is refused before it reads a private row"
         if self.lost:
-            line += f"; refused before the first charge, as it needs {self._name_lost()}"
+            line += f"; {why} it needs {self._name_lost()}"
         return line + self.online
 
     __repr__ = __str__
@@ -139,7 +127,7 @@ class Bill:
             if own.identity not in paid or own.event["type"] == "NonPrivateDpEvent"
         ]
 
-    @property
+    @cached_property
     def lost(self) -> list[Charge]:
         """Charges of jobs that are paid and cannot be restored here, as another clone has their
         checkpoints.
@@ -196,10 +184,9 @@ class Bill:
             return
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which "
-            f"{at_most(self.spent)} is spent and {left_of(self.budget.epsilon, self.spent)} "
-            f"is left; with {name_charges(self.unpaid)} it would be about "
-            f"{at_most(self.after)}; ask for a smaller ε, or put the last one back in "
-            "params.yaml: `primorl run` then restores what it paid for. Nothing was charged"
+            f"{at_most(self.spent)} is spent and {left_of(self.budget.epsilon, self.spent)} left; "
+            f"with {name_charges(self.unpaid)} it would be about {at_most(self.after)}; ask for a "
+            "smaller ε, or put the last one back in params.yaml. Nothing was charged"
         )
 
     def refuse_unpayable(self) -> None:
@@ -236,6 +223,11 @@ class Bill:
         )
 
 
+def is_refused(params: Params, plan: RunPlan) -> bool:
+    """Whether the stage ``plan`` refuses to go on to a training that cannot learn."""
+    return plan.can_learn == "no" and not params.dynamics.train_anyway
+
+
 def stage_of(charge: str) -> str:
     """Return the stage that a charge of this name is paid in."""
     return charge.partition(":")[0]  # a question's is "evaluate_private: behaviour"
@@ -248,31 +240,3 @@ def name_charges(prices: Sequence[Price]) -> str:
         for each in prices
     ]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
-    """Make the bill of the next run on the partitioned units; None: they will be made, or made
-    anew.
-
-    Args:
-        params: every choice.
-        changed: stages whose inputs changed; None: DVC is asked.
-
-    Raises:
-        PipelineError: the settings do not fit the data, `dvc status` fails, the ledger lacks a
-            charge, or the partitions are of other rows than ``data/trajectories`` has.
-    """
-    changed = changed_stages() if changed is None else changed
-    if not MANIFEST.exists() or changed & MAKE_DATA:
-        return None
-    with read_ledger(params) as ledger:
-        partitions = Partitions.read(PARTITIONS, ledger)
-        if partitions.manifest.info.dataset != params.dataset:
-            return None
-        refuse_stale(partitions)
-        plan = next_plan(params, partitions, lambda: changed)
-        refuse_missing_charges(ledger)
-    bill = Bill.of(params, plan, partitions, changed)
-    if not (params.online.asked and changed):
-        return bill
-    return replace(bill, online="; the stage `online` charges its users, an account of their own")

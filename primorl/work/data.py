@@ -32,7 +32,6 @@ from primorl.config.params import Params
 from primorl.data.identity import membership
 from primorl.data.storage.rows import FILE, PartReader, UnitStore
 from primorl.data.storage.schema import PUBLIC_BY, Manifest, Spaces
-from primorl.evaluate.wording import label
 from primorl.model.termination import NONE, RULES
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, Version
@@ -112,15 +111,14 @@ def refuse_missing_charges(ledger: Ledger | None) -> None:
         for file, charge in find_charges(root):
             if charge not in known:
                 raise PipelineError(
-                    f"{file}: charge {charge} is not in the ledger; restore .primorl (or "
-                    "ledger.url's database) from its backup, or move this file away if another "
-                    "ledger has it"
+                    f"{file}: charge {charge} is not in the ledger; restore .primorl (or its "
+                    "database), or move this file away if another ledger has it"
                 )
     if not known and recorded_outputs("train_model"):
         raise PipelineError(
-            f"{LOCK}: train_model has run, and the ledger is empty; restore .primorl (or the "
-            "database of ledger.url) from its backup; in a clone or a worktree, share the ledger "
-            "of the project that paid; only if nobody was ever charged there, delete dvc.lock"
+            f"{LOCK}: train_model has run, and the ledger is empty; restore .primorl (or its "
+            "database), in a clone share the ledger of the project that paid; only if nobody was "
+            "ever charged there, delete dvc.lock"
         )
     if ledger is not None:
         ledger.check_head()
@@ -152,8 +150,7 @@ def budget_of(params: Params, units: int) -> Budget | None:
     epsilon, delta = params.privacy.budget.epsilon, params.privacy.delta
     if delta >= 1 / units:
         raise PipelineError(
-            f"params.yaml: privacy.delta: found {delta!r}, at which everything seems to cost "
-            f"nothing; allowed is below 1/{units}, one over the units"
+            f"params.yaml: privacy.delta: found {delta!r}, allowed is below 1/{units}"
         )
     return None if epsilon is None else Budget(epsilon, delta)
 
@@ -238,8 +235,7 @@ def refuse_stale(partitions: Partitions) -> None:
     now = PartReader(TRAJECTORIES, "ingest").info.dataset_fingerprint
     if now != partitions.manifest.info.dataset_fingerprint:
         raise PipelineError(
-            f"{partitions.folder}: found other rows than {TRAJECTORIES} has now; run `dvc repro -f "
-            "partition`, and see that no .dvcignore hides files of data/"
+            f"{partitions.folder}: of other rows than {TRAJECTORIES}; run `dvc repro -f partition`"
         )
 
 
@@ -289,7 +285,7 @@ def check_secret(manifest: Manifest, folder: Path) -> None:
     """
     if not (home() / SECRET).exists():
         raise PipelineError(
-            f"{home() / SECRET}: not there, and {folder} needs it; restore .primorl from its backup"
+            f"{home() / SECRET}: not there, and {folder} needs it; restore or share .primorl"
         )
     if manifest.secret_check != membership.secret_check(membership.project_secret()):
         raise PipelineError(
@@ -314,15 +310,10 @@ def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
     (`Membership`).
     """
     info = manifest.info
-    return Version(
-        info.dataset_fingerprint,
-        info.unit,
-        manifest.private_units,
-        members,
-        public,
-        population=membership.population_digest(membership.project_secret(), info.population),
-        simulated=info.environment is not None,
-    )
+    population = membership.population_digest(membership.project_secret(), info.population)
+    units = info.unit, manifest.private_units, members, public
+    simulated = info.environment is not None
+    return Version(info.dataset_fingerprint, *units, population=population, simulated=simulated)
 
 
 def _read_public(manifest: Manifest, folder: Path, public: bytes) -> UnitStore:
@@ -441,12 +432,9 @@ def check_labels(params: Params, spaces: Spaces) -> None:
     """
     names = [*spaces.observation_names, *spaces.action_names, "reward", params.chosen.unit]
     labels, key = params.chosen.card.labels, f"datasets/{params.dataset}.yaml: card.labels"
-    for name, text in labels.items():
-        if not any(label(each, {name: ""}) != each for each in names):
+    for name in labels:
+        own = (name, f"action {name}")  # where `primorl.evaluate.wording.label` puts words
+        if not any(each in own or f", {name}=" in f", {each}" for each in names):
             some = ", ".join(names[:_MOST_NAMED])
             found = f"found {name!r}, which is no column of an observation and no action"
             raise PipelineError(f"{key}: {found}; allowed are such as {some}")
-        if text != name and (text in names or [*labels.values()].count(text) > 1):
-            raise PipelineError(
-                f"{key}: found {text!r} for {name!r}, which is another's; give each its own"
-            )

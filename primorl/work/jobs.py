@@ -152,25 +152,15 @@ class ModelJob(TrainingJob):
 
     def architecture(self, manifest: Manifest) -> Architecture:
         """Size what is trained for the data of the manifest."""
-        spaces, features = manifest.info.spaces, None
+        spaces, ends = manifest.info.spaces, manifest.info.termination == LEARNED
         size, actions = spaces.observation_size, spaces.action_size
-        if self.degree is not None:
-            one_hot = one_hot_inputs(
-                spaces.one_hot, size, actions, discrete=spaces.discrete_actions
-            )
-            features = Polynomials(size + actions, one_hot, self.degree)
-        low, high = self.log_variance_bounds
-        return Architecture(
-            observation_size=size,
-            action_size=actions,
-            members=1 if features is not None else self.members,
-            hidden=self.hidden,
-            log_variance_low=low,
-            log_variance_high=high,
-            learned_termination=manifest.info.termination == LEARNED,
-            features=features,
-            spread=features is None,
-        )
+        sizes = size, actions, self.members, self.hidden
+        network = Architecture(*sizes, *self.log_variance_bounds, learned_termination=ends)
+        if self.degree is None:
+            return network
+        one_hot = one_hot_inputs(spaces.one_hot, size, actions, discrete=spaces.discrete_actions)
+        features = Polynomials(size + actions, one_hot, self.degree)
+        return replace(network, members=1, features=features, spread=False)
 
     def build_mechanism(self, manifest: Manifest) -> Mechanism:
         """Build the mechanism on the units of the manifest."""
@@ -195,15 +185,8 @@ class CloneJob(TrainingJob):
     def network(self, manifest: Manifest) -> CloneNetwork:
         """Size the network for the data of the manifest."""
         spaces = manifest.info.spaces
-        low, high = self.log_variance_bounds
-        return CloneNetwork(
-            observation_size=spaces.observation_size,
-            action_size=spaces.action_size,
-            discrete_actions=spaces.discrete_actions,
-            hidden=self.hidden,
-            log_variance_low=low,
-            log_variance_high=high,
-        )
+        sizes = spaces.observation_size, spaces.action_size, spaces.discrete_actions
+        return CloneNetwork(*sizes, self.hidden, *self.log_variance_bounds)
 
     def build_mechanism(self, manifest: Manifest) -> Mechanism:
         """Build the mechanism on the units of the manifest."""
@@ -223,6 +206,8 @@ class QuestionJob:
         draw: numbers the draws of the noise that were paid for.
     """
 
+    name: ClassVar[str] = f"{EVALUATE_PRIVATE}: behaviour"
+
     noise_multiplier: Annotated[float, records.Within(gt=0)]
     delta: records.Delta
     discount: Annotated[float, records.Within(gt=0, le=1)]
@@ -230,14 +215,12 @@ class QuestionJob:
     draw: records.NaturalInt
 
     @property
-    def name(self) -> str:
-        """The charge's name in the ledger."""
-        return f"{EVALUATE_PRIVATE}: behaviour"
-
-    @property
     def event(self) -> DpEvent:
         """The event that it is charged as."""
         return Training(1.0, self.noise_multiplier, RELEASES).event
+
+
+_TARGET = "params.yaml: privacy.target_epsilon"
 
 
 def solve_noise(
@@ -246,7 +229,7 @@ def solve_noise(
     q: float,
     rounds: int,
     queries: tuple[float, ...] = (),
-    key: str = "params.yaml: privacy.target_epsilon",
+    key: str = _TARGET,
 ) -> float:
     """Solve for the noise multiplier at which a mechanism costs this ε, a part of that of a key.
 

@@ -1,8 +1,7 @@
 """The stage ``plan``: decide every number of a run's paid jobs, once.
 
 Reads settings, declared facts and the public split, never a private byte, and charges nothing. What
-`params.yaml` leaves open rules decide, of the model (`model_rules`) and of the clone
-(`clone_rules`).
+`params.yaml` leaves open rules decide, of model and clone (`rules`).
 """
 
 from collections.abc import Callable, Iterator, Set
@@ -12,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from primorl.base import PipelineError
-from primorl.base.files import finite
+from primorl.base.dvc import MAKE_DATA, changed_stages
+from primorl.base.files import MANIFEST, PARTITIONS, finite
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.config.params import DEFAULT, Params, Policy, flat, plain
 from primorl.data.storage.rows import UnitStore
@@ -25,10 +25,18 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.work import jobs
-from primorl.work.clone_rules import clone_job
-from primorl.work.data import Floats, Partitions, observation_bounds
-from primorl.work.model_rules import (
+from primorl.work.bill import Bill, is_refused
+from primorl.work.data import (
+    Floats,
+    Partitions,
+    observation_bounds,
+    read_ledger,
+    refuse_missing_charges,
+    refuse_stale,
+)
+from primorl.work.rules import (
     USUAL_LENGTH,
+    clone_job,
     doubt_scales,
     epsilon_of,
     fit_model,
@@ -86,8 +94,7 @@ def _find_paid(
         said = str(unreadable).partition("; ")[0]
         raise PipelineError(
             f"{said}: what was paid for with these settings and data cannot be read; bring the "
-            "version back that paid; to pay for another draw with this one, set privacy.draw in "
-            "params.yaml to a new number"
+            "version back that paid, or set privacy.draw to a new number to pay for another draw"
         ) from None
     paid = any(job.identity in known for job in kept.jobs)
     # One that was edited before it was paid, to cost more or to lack a job, must not come back.
@@ -127,6 +134,34 @@ def next_plan(
     if found.intact:
         return found
     return add_figures(found.price(partitions), partitions.manifest)
+
+
+def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
+    """Make the bill of the next run on the partitioned units; None: they will be made, or made
+    anew.
+
+    Args:
+        params: every choice.
+        changed: stages whose inputs changed; None: DVC is asked.
+
+    Raises:
+        PipelineError: the settings do not fit the data, `dvc status` fails, the ledger lacks a
+            charge, or the partitions are of other rows than ``data/trajectories`` has.
+    """
+    changed = changed_stages() if changed is None else changed
+    if not MANIFEST.exists() or changed & MAKE_DATA:
+        return None
+    with read_ledger(params) as ledger:
+        partitions = Partitions.read(PARTITIONS, ledger)
+        if partitions.manifest.info.dataset != params.dataset:
+            return None
+        refuse_stale(partitions)
+        plan = next_plan(params, partitions, lambda: changed)
+        refuse_missing_charges(ledger)
+    bill = Bill.of(params, plan, partitions, changed)
+    if not (params.online.asked and changed):
+        return bill
+    return replace(bill, online="; the stage `online` charges its users, an account of their own")
 
 
 def resolve(params: Params, partitions: Partitions) -> jobs.RunPlan:
@@ -193,11 +228,6 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunP
     )
 
 
-def is_refused(params: Params, plan: jobs.RunPlan) -> bool:
-    """Whether the stage ``plan`` refuses to go on to a training that cannot learn."""
-    return plan.can_learn == "no" and not params.dynamics.train_anyway
-
-
 def refuse_useless(params: Params, plan: jobs.RunPlan) -> None:
     """Refuse to pay for a private training that cannot learn, unless params.yaml says to train
     anyway.
@@ -208,8 +238,7 @@ def refuse_useless(params: Params, plan: jobs.RunPlan) -> None:
     if is_refused(params, plan):
         raise PipelineError(
             f"params.yaml: privacy.target_epsilon: {plan.reason}. Nothing was charged; a larger ε "
-            "or more people help; to train all the same, set "
-            "dynamics.train_anyway: true"
+            "or more people help; to train all the same, set dynamics.train_anyway: true"
         )
 
 
@@ -253,8 +282,7 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
     for key, (asked, allowed) in asking.items():
         if asked == "public" and not manifest.public_units:
             raise PipelineError(
-                f"{key}: needs public units, and data/partitions has none (where partition was "
-                f"changed, run `dvc repro plan`); allowed: {allowed}"
+                f"{key}: needs public units, data/partitions has none; allowed: {allowed}"
             )
     q = params.privacy.sampling_probability
     if q is not None and q * units < 1:
@@ -264,8 +292,7 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
     drawn = normaliser == "public" and public.units >= LEAST_UNITS
     if params.dynamics.start == "public" and not drawn:
         raise PipelineError(
-            f"params.yaml: dynamics.start: found public, without {LEAST_UNITS} drawn units; "
-            "allowed: random"
+            f"params.yaml: dynamics.start: public needs {LEAST_UNITS} drawn units; allowed: random"
         )
     if params.asks_today and info.horizon is None and params.evaluation.private.discount == 1.0:
         raise PipelineError(

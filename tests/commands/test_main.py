@@ -157,7 +157,7 @@ def name_ledger(url: str) -> None:
         (lambda: Path("params.yaml").write_text("seed: [\n", encoding="utf-8"), "params.yaml"),
         (lambda: SECRET.chmod(0o644), "chmod 600"),
         (SECRET.unlink, "restore .primorl from its backup"),
-        (lambda: name_ledger("postgresql+psycopg://127.0.0.1:9/x"), "nothing listens there"),
+        (lambda: name_ledger("postgresql+psycopg://127.0.0.1:9/x"), "see that the server is up"),
         (lambda: SECRET.parent.chmod(0o755), "chmod 700"),
     ],
 )

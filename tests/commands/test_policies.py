@@ -228,7 +228,7 @@ def test_it_runs_only_what_changed_and_says_before_what_it_charges(
     done: list[tuple[str, ...]] = []
     monkeypatch.setattr(dvc, "show_dvc", lambda *words: done.append(words))
     monkeypatch.setattr(Status, "changed_stages", lambda _: changed)
-    monkeypatch.setattr("primorl.work.bill.preview", lambda *_: FakeBill(len(done), refused))
+    monkeypatch.setattr("primorl.work.resolve.preview", lambda *_: FakeBill(len(done), refused))
     status, out, err = primorl("run")
     if refused:
         assert (status, err, done) == (1, f"error: {refused}\n", [("repro", "--quiet", "plan")])

@@ -15,7 +15,7 @@ from primorl.base import PipelineError
 from primorl.config import params
 from primorl.config.params import PUBLIC, RULED
 from primorl.privacy.accounting.epsilon import compose, gaussian_mean
-from primorl.work.model_rules import epsilon_of
+from primorl.work.rules import epsilon_of
 from tests.projects import ROOT
 
 OPEN: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))

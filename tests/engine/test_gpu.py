@@ -13,8 +13,7 @@ from primorl.engine.settings import Execution
 from primorl.engine.training import train
 from primorl.model.architecture import Architecture
 from primorl.model.numerics import SeedGenerators
-from primorl.policy.behaviour import KLConstraint
-from primorl.policy.sac import DiscreteSac, Sac
+from primorl.policy.sac import DiscreteSac, KLConstraint, Sac
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import PoissonSampler

@@ -23,7 +23,6 @@ from primorl.engine.heads import (
     least_spread,
     noise_of_queries,
 )
-from primorl.engine.linear import shrink_weights
 from primorl.engine.queries import (
     ExplainedQuery,
     FirstStatesQuery,
@@ -33,6 +32,7 @@ from primorl.engine.queries import (
     RewardOffsetQuery,
     ScalesQuery,
 )
+from primorl.engine.setup import shrink_weights
 from primorl.engine.training import TrainingState, train
 from primorl.model.architecture import Architecture, Explained
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights, outputs
@@ -295,7 +295,7 @@ def test_weights_that_noise_could_have_made_are_held_back_and_others_stay() -> N
 
 
 def test_weights_are_shrunk_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("primorl.engine.linear._MANY", 1)
+    monkeypatch.setattr("primorl.engine.setup._MANY", 1)
     setup, kept = setup_of(8, noise=2.0), list[TrainingState]()
     weights = train(setup, log_of(8), None, save_checkpoint=kept.append).weights
     assert not torch.equal(flatten(weights), kept[-1].best)

@@ -21,7 +21,7 @@ from primorl.engine.rounds import Rounds, check_setup
 from primorl.engine.settings import Execution, ServerTraining
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Group
-from primorl.engine.training import Trained, TrainingState, answer_queries, train
+from primorl.engine.training import FirstProcess, Trained, TrainingState, train
 from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser
 from primorl.model.numerics import flatten
@@ -161,7 +161,7 @@ def answered(
     setup: TrainingSetup, state: TrainingState, kept: list[TrainingState] | None = None
 ) -> TrainingState:
     save = ([] if kept is None else kept).append
-    return answer_queries(setup, SOURCE, state, save, Group())
+    return FirstProcess(setup, SOURCE, save, Group()).answer_queries(state)
 
 
 def test_a_query_is_written_down_before_its_noise_is_drawn_and_never_asked_twice(
@@ -354,7 +354,7 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
     assert all(torch.equal(found.tensors()[name], own) for name, own in state.tensors().items())
     raw = file.read_bytes()
     bit = raw[:200] + bytes([raw[200] ^ 1]) + raw[201:]
-    damaged = r"c\.safetensors: not a checkpoint of this run, or damaged; its charge stays spent"
+    damaged = r"c\.safetensors: no checkpoint of this run, or damaged; its charge stays spent"
     for content, charge in ((raw, "d"), (bit, "c"), (raw[:-7], "c"), (b"", "c")):
         file.write_bytes(content)
         with pytest.raises(PipelineError, match=damaged):

@@ -173,5 +173,5 @@ def test_it_comes_back_from_its_file_and_a_broken_one_is_one_clear_error(tmp_pat
         with pytest.raises(PipelineError, match=rf"{FILE}.*not a model of first states"):
             StartModel.load(tmp_path, CPU)
     file.unlink()
-    with pytest.raises(PipelineError, match=r"first states were not asked for"):
+    with pytest.raises(PipelineError, match=r"nobody was asked"):
         StartModel.load(tmp_path, CPU)

@@ -25,7 +25,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages.asking import begin, find_bars
 from primorl.work.jobs import digest_of_settings
-from primorl.work.model_rules import epsilon_of
+from primorl.work.rules import epsilon_of
 from tests.evaluate.conftest import random_policy
 from tests.evaluate.private.conftest import problem
 from tests.mechanisms import watch

@@ -133,7 +133,7 @@ def test_what_cannot_be_is_refused_before_anybody_is_charged_or_met(
     for params, delta, says in (
         (few, DELTA, "cohort: found 3, and 2 users come"),
         (tight, DELTA, r"privacy\.budget is .*; ask for a smaller ε"),
-        (nowhere, DELTA, "environment: found null, and users of the stage online act in one"),
+        (nowhere, DELTA, "environment: found null, which online"),
         (
             asked,
             DELTA / 10,

@@ -207,7 +207,7 @@ def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.Monke
     with pytest.raises(PipelineError, match="ledger publish p") as refused:
         split(0.6)
     assert snapshot(Path("data/partitions")) == before
-    (word,) = re.findall(r"ledger publish (p\w{8})`,", str(refused.value))
+    (word,) = re.findall(r"ledger publish (p\w{8})`", str(refused.value))
     confirm(drawn(0.6), word)
     assert snapshot(Path("data/partitions")) == before
     split(0.6)

@@ -173,7 +173,7 @@ def test_what_was_lost_or_exchanged_charges_nobody(
                 ingest.body(params, StageLog())
 
     for break_it, says in (
-        (lose_one, "data/partitions: found other rows than data/trajectories has now"),
+        (lose_one, "data/partitions: of other rows than data/trajectories"),
         (lambda: secret.write_bytes(b"n" * 32), "secret_check: made under another secret than"),
         (
             lambda: public.write_bytes(b"\0" * public.stat().st_size),
@@ -344,7 +344,7 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(
     asked: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick_clone(monkeypatch, rounds=4, q=1.0, noise=lambda _: 2000.0)
-    with pytest.raises(PipelineError, match=r"behaviour\.hidden: found \[2048, 2048\], .* weights"):
+    with pytest.raises(PipelineError, match=r"behaviour\.hidden: found \[2048, 2048\], whose"):
         cloned(with_changes(asked, privacy=CLONED, behaviour={"hidden": [2048, 2048]}))
     assert not charged(asked)
     assert not FOLDER.exists()

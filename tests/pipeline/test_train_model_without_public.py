@@ -30,7 +30,7 @@ from primorl.stages.policy import PublicLog
 from primorl.work.bill import Bill
 from primorl.work.data import Partitions
 from primorl.work.jobs import RunPlan
-from primorl.work.model_rules import epsilon_of
+from primorl.work.rules import epsilon_of
 from tests.data.builders import SPACES, episode, table
 from tests.mechanisms import watch
 from tests.model.models import plain_maps

@@ -29,7 +29,7 @@ from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy.config import write_nothing
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.work import clone_rules, model_rules, resolve
+from primorl.work import resolve, rules
 from primorl.work.data import open_to_charge
 from primorl.work.jobs import MechanismNumbers, solve_noise
 from tests.data.builders import INFO, SPACES, table
@@ -80,7 +80,7 @@ def noise_of_model(
         asked = dict.fromkeys(mechanism.queries, queries)
         return replace(mechanism, noise_multiplier=multiplier, queries=asked)
 
-    monkeypatch.setattr(model_rules, "_with_noise", known)
+    monkeypatch.setattr(rules, "_with_noise", known)
     monkeypatch.setattr(resolve, "cost_of", lambda *_: 0.0)
 
 
@@ -93,10 +93,10 @@ def quick_clone(
         clone = sampled[:2] == (q, rounds)
         return noise(epsilon) if clone else solve_noise(epsilon, delta, *sampled)
 
-    for name in ("_FROM_PUBLIC", "_OF_NETWORK", "_OF_LOGITS"):
-        quick = replace(getattr(clone_rules, name), rounds=rounds, q=q)
-        monkeypatch.setattr(clone_rules, name, quick)
-    monkeypatch.setattr(clone_rules, "solve_noise", known)
+    for name in ("_CLONE_FROM_PUBLIC", "_CLONE_OF_NETWORK", "_CLONE_OF_LOGITS"):
+        quick = replace(getattr(rules, name), rounds=rounds, q=q)
+        monkeypatch.setattr(rules, name, quick)
+    monkeypatch.setattr(rules, "solve_noise", known)
 
 
 @contextmanager

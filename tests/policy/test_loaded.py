@@ -143,8 +143,6 @@ TABLES: dict[str, tuple[Any, Any]] = {
     "in another order": (TABLE[["weight", "name", "age", "dose"]], ROWS),
     "one row": (TABLE.iloc[1], ROWS[1]),
     "columns without names": (pd.DataFrame(ROWS), ROWS),
-    "numbers kept as objects": (TABLE.astype(object), ROWS),
-    "nullable numbers": (TABLE.astype({"age": "Float64", "dose": "Float64"}), ROWS),
     "a table of Arrow": (pa.table(TURNED), ROWS),
     "named tuples, with the index": ([*NUMBERS[[*TURNED]].itertuples()], ROWS),
     "rows of a database": (queried("select weight, age, dose from log order by place"), ROWS),
@@ -165,9 +163,9 @@ def test_columns_of_a_table_are_found_by_their_names(tmp_path: Path, table: str)
     for wrong, says in ((twice, "found age 2 times"), (levels, "age 0 times, dose 0 times")):
         with pytest.raises(ObservationError, match=says):
             policy.act(wrong)
-    for kind, says in (("Float64", "dose is not a finite"), ("string", "not numbers")):
+    for kind in ("Float64", "string", "object"):
         lacking = TABLE.assign(dose=TABLE.dose.astype(kind).where([True, False, True]))
-        with pytest.raises(ObservationError, match=says):
+        with pytest.raises(ObservationError, match="not numbers"):
             policy.act(lacking)
 
 

@@ -24,11 +24,11 @@ from primorl.base import PipelineError
 from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import Step
 from primorl.policy import sac as fast
-from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
+from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import SacConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
-from primorl.policy.sac import ActorCritic, DiscreteSac, Sac, Squashed, train
+from primorl.policy.sac import ActorCritic, DiscreteSac, KLConstraint, Sac, Squashed, train
 from tests.policy.test_replay import CONFIG, STARTS, Counter
 
 Prior = Callable[[Tensor], Distribution] | None

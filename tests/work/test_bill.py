@@ -20,11 +20,11 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import Request
 from primorl.work import bill
-from primorl.work.bill import Bill, preview
+from primorl.work.bill import Bill
 from primorl.work.data import Partitions, open_to_charge
 from primorl.work.desk import Desk
 from primorl.work.jobs import event_of, request_for
-from primorl.work.resolve import resolve
+from primorl.work.resolve import preview, resolve
 from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
 from tests.pipeline.training_project import (
@@ -115,7 +115,7 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
     with pytest.raises(PipelineError, match=rf"{needed}.*Nothing was charged"):
         trained(params)
     assert [each.id for each in charged(params)] == [paid.id], "and nothing beside it"
-    monkeypatch.setattr(bill, "changed_stages", lambda: frozenset())
+    monkeypatch.setattr("primorl.work.resolve.changed_stages", lambda: frozenset())
     assert re.search(f"refused before the first charge, .*{needed}", str(preview(params)))
     with closing(open_to_charge(params)) as ledger:
         for job in (plan.model, plan.clone):
@@ -201,9 +201,9 @@ def test_what_is_paid_is_known_by_its_identity(
 
 def test_the_next_run_is_foretold(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(limited(here, None))
-    monkeypatch.setattr(bill, "changed_stages", lambda: {"partition"})
+    monkeypatch.setattr("primorl.work.resolve.changed_stages", lambda: {"partition"})
     assert preview(limited(here, None)) is None, "of data that will be made anew nothing is known"
-    monkeypatch.setattr(bill, "changed_stages", lambda: {"online"})
+    monkeypatch.setattr("primorl.work.resolve.changed_stages", lambda: {"online"})
     arriving = preview(edited(limited(here, None), online={"users": 5}))
     assert arriving is not None
     assert "an account of their own" in str(arriving)

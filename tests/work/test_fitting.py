@@ -34,11 +34,10 @@ from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.model.termination import LEARNED, NONE
 from primorl.stages.policy import PublicLog, decide_policy, find_ends, is_undecided
 from primorl.stages.training import choose_execution
-from primorl.work import model_rules
-from primorl.work.clone_rules import clone_job
+from primorl.work import rules
 from primorl.work.desk import rows_in_memory
-from primorl.work.model_rules import Fit
 from primorl.work.resolve import check_choices, find_objections
+from primorl.work.rules import Fit, clone_job
 from tests.data.builders import INFO, episode, table
 from tests.model.models import plain_maps
 from tests.pipeline.training_project import (
@@ -66,7 +65,7 @@ def write_data(public: int = 10) -> None:
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_rules, "_COMMON", COMMON)
+    monkeypatch.setattr(rules, "_COMMON", COMMON)
     pooled = replace(pooling._POOLED, max_epochs=3)
     monkeypatch.setattr(pooling, "_POOLED", pooled)
 
@@ -91,7 +90,7 @@ def fit(params: Params, units: int | None = None) -> tuple[Params, Fit]:
     manifest = Manifest.load(MANIFEST)
     if units is not None:
         manifest = replace(manifest, private_units=units)
-    return model_rules.fit_model(params, manifest, UnitStore.open(PUBLIC))
+    return rules.fit_model(params, manifest, UnitStore.open(PUBLIC))
 
 
 @pytest.fixture
@@ -209,7 +208,7 @@ def test_several_continuous_actions_over_long_trajectories_are_doubted(small: Pa
         info = replace(manifest.info, spaces=spaces, horizon=length)
         other = replace(manifest, info=info, public_units=public)
         store: Any = SimpleNamespace(info=info, units=public, observation_size=3)
-        assert model_rules.fit_model(params, other, store)[1].answer == answer
+        assert rules.fit_model(params, other, store)[1].answer == answer
 
 
 def test_a_model_that_sees_few_columns_beside_the_noise_is_doubted(small: Params) -> None:
@@ -229,8 +228,8 @@ def test_a_model_that_sees_few_columns_beside_the_noise_is_doubted(small: Params
         own = replace(params.chosen, bounds=bounds, horizon=50)
         chosen = replace(fit(params, units)[0], chosen=own)
         manifest = replace(Manifest.load(MANIFEST), private_units=units)
-        mechanism = model_rules.model_job(chosen, manifest).build_mechanism(manifest)
-        doubted = model_rules.doubt_scales(Fit("yes", "because"), chosen, mechanism)
+        mechanism = rules.model_job(chosen, manifest).build_mechanism(manifest)
+        doubted = rules.doubt_scales(Fit("yes", "because"), chosen, mechanism)
         assert doubted.answer == answer
         assert ("the noise may hide a reward" in doubted.reason) == (reward != "public")
         assert ("(too much: at most" in doubted.reason) == (answer == "marginal")
@@ -239,7 +238,7 @@ def test_a_model_that_sees_few_columns_beside_the_noise_is_doubted(small: Params
         if reward != "public":
             log = replace(chosen, chosen=replace(own, environment=None))
             error = math.sqrt(2) * heads.noise_of_queries(mechanism)[heads.EXPLAINED]
-            reason = model_rules.doubt_scales(Fit("yes", "because"), log, mechanism).reason
+            reason = rules.doubt_scales(Fit("yes", "because"), log, mechanism).reason
             assert f"then explains less than about {2 * error:.0%} of the reward" in reason
 
 

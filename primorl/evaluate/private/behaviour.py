@@ -136,14 +136,14 @@ class Behaviour:
         covers = "sampling and privacy noise"
         mean, rest = released[-2:].tolist()
         first, last = self.find_range(problem, noise, released)
-        value, low, high = (
-            (first + last) / 2 + (last - first) / 2 * end
-            for end in noisy_mean(problem.units, mean, rest, noise)
-        )
+        middle, half = (first + last) / 2, (last - first) / 2
+        ends = noisy_mean(problem.units, mean, rest, noise)
+        value, low, high = (middle + half * end for end in ends)
         found = list[Answer]()
 
         def add(what: str, value: float, ci95: Interval | None, covers: str, bias: str) -> None:
-            found.append(Answer.unpaid(NAME, "behaviour", what, value, ci95, covers, bias))
+            own = {"what": what, "value": value, "ci95": ci95, "covers": covers, "bias": bias}
+            found.append(Answer.unpaid(NAME, "behaviour", **own))
 
         if (first, last) == (problem.return_low, problem.return_high):
             bias = f"Returns outside {first:.4g} to {last:.4g} count as the nearer end."
@@ -158,7 +158,7 @@ class Behaviour:
             add(MEAN_RETURN, value, (low, high), within, bias)
         edges, cdf = self._edges(problem), self._cdf(released)
         spread = self._noise_of_cdf(noise).square()
-        ends, widest = list[tuple[float, float, float]](), 0.0
+        places, widest = list[tuple[float, float, float]](), 0.0
         for p in QUANTILES:
             doubt = t_quantile(problem.units) * (spread + p * (1 - p) / problem.units).sqrt()
             doubt[0] = doubt[-1] = 0  # the CDF is 0 and 1 at the bounds, without noise
@@ -167,14 +167,14 @@ class Behaviour:
             low, value, high = (_crossing(edges, curve, p) for curve in (upper, cdf, lower))
             first = edges[edges <= low].max().item()  # where in its bin a return lies is not known
             last = edges[edges >= high].min().item()
-            ends.append((first, value, last))
+            places.append((first, value, last))
             place = int((edges <= value).sum().clamp(1, len(edges) - 1))
             widest = max(widest, float(edges[place] - edges[place - 1]))
         bias = (
             "Returns are spread evenly over their bin, so a quantile is off by one bin, "
             f"{widest:.3g}, at most; its interval ends where bins do."
         )
-        for p, (low, value, high) in zip(QUANTILES, ends, strict=True):
+        for p, (low, value, high) in zip(QUANTILES, places, strict=True):
             add(f"quantile {p:g} of the return", value, (low, high), covers, bias)
         return tuple(found)
 

@@ -205,8 +205,7 @@ def solve_noise_multiplier(
             multiplier = max(multiplier, _root(excess, multiplier) * (1 - _PRECISION))
         if multiplier >= _LARGEST_MULTIPLIER:
             raise ValueError(
-                f"no noise below {_LARGEST_MULTIPLIER:g} reaches epsilon "
-                f"{at_most(target_epsilon, 6)}"
+                f"no noise below {_LARGEST_MULTIPLIER:g} reaches ε {at_most(target_epsilon, 6)}"
             )
         multiplier = rounded_up(multiplier * (1 + 10**-_DIGITS), _DIGITS)
     return multiplier

@@ -10,7 +10,6 @@ a request against the account and the history as they were read; they write noth
 """
 
 import functools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,8 +51,7 @@ class Roster:
         """Make the roster of a version as a client describes it."""
         digests: dict[Side, bytes] = {"private": version.members, "public": version.public}
         words = {side: np.frombuffer(digests[side], "<u8") for side in SIDES}
-        rows = {side: each.reshape(-1, DIGEST_BYTES // 8) for side, each in words.items()}
-        return cls({side: np.unique(each[:, 0]) for side, each in rows.items()})
+        return cls({side: np.unique(each[:: DIGEST_BYTES // 8]) for side, each in words.items()})
 
     def shares(self, side: Side, other: "Roster", its: Side) -> bool:
         """Tell whether one side of this version has a digest in common with side ``its`` of
@@ -232,8 +230,7 @@ def refuse_published(
         if one_population and published and not same_kind(own, known):
             raise Refused(
                 f"{where}: unit: found {own.unit!r}, and an earlier run on the same population had "
-                f"{known.unit!r}; where some units are public, nobody can tell whose they are "
-                "under another unit; keep the unit"
+                f"{known.unit!r}, which does not tell whose the public units are; keep the unit"
             )
         if one_population and published and own.unit == TRAJECTORY:
             _refuse_hidden(dataset, own, roster, known, earlier, charged.get(sequence, set()))
@@ -245,16 +242,14 @@ def refuse_published(
         if roster.shares("private", earlier, "public"):
             raise Refused(
                 f"{where}: the private split holds units that an earlier split made public; put "
-                "partition in params.yaml and consent back, leave these units out "
-                "(ingestion.exclude_units), or take other data"
+                "partition and consent back, or leave these units out (ingestion.exclude_units)"
             )
     if roster.newly_public([directory.roster(sequence) for sequence in directory.history.versions]):
         name = "p" + directory.history.chain.members_digest(b"publish" + own.public)[:8]
         if confirmed != name:
             raise Refused(
-                f"{where}: partition: found units that would become public and were private in an "
-                "earlier split; put partition in params.yaml and consent back; or, if it is meant, "
-                f"run `primorl ledger publish {name}`, whose word stands for these public units"
+                f"{where}: partition: found units that would become public and were private; put "
+                f"it and consent back; or, if it is meant, run `primorl ledger publish {name}`"
             )
 
 
@@ -273,9 +268,8 @@ def _refuse_hidden(
     if own.fingerprint != known.fingerprint and not fits:
         raise Refused(
             f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the same "
-            f"population has ({', '.join(sorted(entries))}); where some units are public, other "
-            "ids may hide that they are the same people; put the entry back, set unit to the "
-            "person's column, or name another population if they are others"
+            f"population has ({', '.join(sorted(entries))}); other ids may hide who is public; put "
+            "the entry back, set unit to the person's column, or name another population"
         )
 
 
@@ -285,8 +279,7 @@ def refuse_other_unit(request: Request, account: Account) -> None:
         if not entry.same_unit:
             raise Refused(
                 f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and "
-                f"{entry.charge} on the same people was made on unit {entry.charge.unit!r}; what "
-                "both reveal does not add up; keep the unit"
+                f"{entry.charge} on the same people was made on unit {entry.charge.unit!r}; keep it"
             )
 
 
@@ -298,8 +291,6 @@ def refuse_beyond(budget: Budget, request: Request, account: Account) -> None:
         limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
         raise BudgetExceeded(
             f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {at_most(spent)} is "
-            f"spent ({len(account.entries)} charged) and {left_of(budget.epsilon, spent)} "
-            f"is left; with {request.stage} it would be {at_most(wanted)}"
-            f"{'' if math.isfinite(wanted) else ' (no guarantee)'}; ask for a smaller ε in "
-            "params.yaml"
+            f"spent ({len(account.entries)} charged) and {left_of(budget.epsilon, spent)} is left; "
+            f"with {request.stage} it would be {at_most(wanted)}; ask for a smaller ε"
         )

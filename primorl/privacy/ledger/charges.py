@@ -2,7 +2,6 @@
 at no cost.
 """
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ from primorl.privacy.ledger.ledger import Ledger, new_charge_id
 from primorl.privacy.ledger.store import Mark, Progress
 from primorl.privacy.statement import SpentOnDataset
 
-_CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`
+_CHARGES = f"{'[0-9a-f]' * 16}.safetensors"  # `new_charge_id`
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
@@ -236,13 +235,12 @@ def _refuse_lost_work(ledger: Ledger, checkpoints: Path) -> None:
     No lock is needed: a charge is in the ledger before its first release, so before its checkpoint
     says so.
     """
-    files = [each for each in checkpoints.glob("*.safetensors") if _CHARGE.fullmatch(each.stem)]
+    files = list(checkpoints.glob(_CHARGES))
     begun = [file for file in _without_charge(ledger, files) if has_begun(file)]
     for file in _without_charge(ledger, begun):
         raise PipelineError(
-            f"{file}: work was done under charge {file.stem}, which the ledger does not hold: "
-            "it has lost records, or is another one; restore its database from the backup (or "
-            "ledger.url), or move this file away if its charge is in another ledger"
+            f"{file}: work was done under charge {file.stem}, which the ledger lacks; restore its "
+            "database (or ledger.url), or move this file away if another ledger has its charge"
         )
 
 

@@ -109,7 +109,7 @@ def read_checkpoint(path: Path, kind: type[S], charge: str, remedy: str = "") ->
         tensors, facts, saves = load(content), header["facts"], int(header["saves"])
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
-            f"{path}: not a checkpoint of this run, or damaged; its charge stays spent{remedy}"
+            f"{path}: no checkpoint of this run, or damaged; its charge stays spent{remedy}"
         ) from None
     try:
         return kind.restore(tensors, facts), saves

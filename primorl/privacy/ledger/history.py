@@ -310,8 +310,7 @@ class Anchor:
             return None
         except (OSError, ValueError, KeyError, TypeError) as broken:
             raise PipelineError(
-                f"{self.path}: found no head of a ledger ({type(broken).__name__}), allowed is "
-                "the JSON that the ledger wrote; restore the file from its backup"
+                f"{self.path}: found no ledger's head ({type(broken).__name__}); restore it"
             ) from None
 
     def advance(self, head: Head) -> None:
@@ -333,8 +332,7 @@ class Anchor:
                     fresh.write_text(json.dumps(vars(head)) + "\n", encoding="utf-8")
         except OSError as refused:
             raise PipelineError(
-                f"{self.path}: the ledger's head cannot be written ({refused.strerror}); let this "
-                "user write its folder, or free space"
+                f"{self.path}: cannot be written: {refused.strerror}; mend that"
             ) from None
 
 

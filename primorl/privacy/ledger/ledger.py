@@ -248,9 +248,8 @@ class Ledger:
         self._refresh()
         if self._history.chain.hashes and self._anchor.read() is None:
             raise PipelineError(
-                f"{self._anchor.path}: not there, so a cut at the end of ledger "
-                f"{self._store.shown} would not show; restore .primorl from its backup, or copy "
-                "the file from a project that shares it"
+                f"{self._anchor.path}: not there, so ledger {self._store.shown} may be cut; "
+                "restore .primorl from its backup, or copy the file from a project that shares it"
             )
 
     def close(self) -> None:
@@ -276,8 +275,7 @@ class Ledger:
                 random.SystemRandom().uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10)))
             )
         raise PipelineError(
-            f"ledger {self._store.shown}: others wrote first {_ATTEMPTS} times, so nothing was "
-            "written; try again when fewer processes run"
+            f"ledger {self._store.shown}: others wrote first {_ATTEMPTS} times; try again later"
         )
 
     def _append(

@@ -31,19 +31,6 @@ _WAIT_SECONDS = 60  # for another process's transaction, which takes millisecond
 _CONNECT_SECONDS = 10
 _CREATE_ATTEMPTS = 20
 _PROGRESS = b"primorl ledger progress 1"  # the secret keys other things as well
-_CLAIM_ATTEMPTS = 20
-
-
-_REMEDIES = {
-    "invalid connection option": "ledger.url has an option that the driver does not know",
-    "password": "no password that fits: put it into ~/.pgpass, mode 600",
-    "does not exist": "it has no such database, user or table; correct ledger.url, or make it",
-    "permission denied": "the user lacks rights on its tables; let their owner grant them",
-    "read-only": "it is a copy that nobody can write; name the primary server in ledger.url",
-    "refused": "nothing listens there; start the server, or correct ledger.url",
-}
-"""What to do, by a part of the server's own words."""
-_OTHERWISE = "check that the server is up, has the database and lets you in, or ledger.url"
 
 
 def _number(name: str) -> sa.Column[int]:
@@ -110,8 +97,7 @@ class Store:
         with self._clear_errors():
             if file is not None and self.begun and self._has(f"{_records.name}{_MOVED}"):
                 raise PipelineError(
-                    f"ledger {self.shown}: its charges were moved to another database (`primorl "
-                    "ledger move`); set ledger.url in params.yaml to that one"
+                    f"ledger {self.shown}: its charges were moved to another database; name it"
                 )
             if not read_only:
                 self._create_tables()
@@ -204,8 +190,7 @@ class Store:
         """
         if self._engine.dialect.name != "sqlite" or target.shown == self.shown:
             raise PipelineError(
-                f"ledger {self.shown}: found no SQLite file, or the same database twice; allowed "
-                "is to move a SQLite file to another database; name one"
+                f"ledger {self.shown}: a SQLite file can be moved to another database; name one"
             )
         with self._clear_errors(), self._engine.connect() as old:
             old.exec_driver_sql("BEGIN EXCLUSIVE")
@@ -216,8 +201,7 @@ class Store:
                         new.execute(sa.insert(table), content)
                     if _all_rows(new, table) != content:
                         raise PipelineError(
-                            f"ledger {target.shown}: found other records there, allowed is an "
-                            "empty database; name another one"
+                            f"ledger {target.shown}: found other records there; name an empty one"
                         )
             self._retire(old)
             old.commit()
@@ -244,8 +228,7 @@ class Store:
                 return
             time.sleep(random.SystemRandom().uniform(0, 0.05))
         raise PipelineError(
-            f"ledger {self.shown}: its tables cannot be created; give its user the right to create "
-            "tables there"
+            f"ledger {self.shown}: its tables cannot be created; give its user the right to do so"
         )
 
     @contextmanager
@@ -263,9 +246,9 @@ class Store:
             if "locked" in str(cause):  # whole: an older backup would lose charges
                 return f"{cause}; end what holds it, and run again"
             return f"{cause}; end what holds it, free space, or restore its backup"
-        said = str(cause)  # which may name users, so it is not shown
-        remedy = next((remedy for word, remedy in _REMEDIES.items() if word in said), _OTHERWISE)
-        return f"{type(cause).__name__}; {remedy}"
+        # the server's own words may name users, so they are not shown
+        remedy = "see that the server is up, can be written, has the database, its tables and you"
+        return f"{type(cause).__name__}; {remedy} (~/.pgpass, mode 600), or correct ledger.url"
 
 
 class Progress:
@@ -333,19 +316,14 @@ class Progress:
             The mark; None if the checkpoint is an old copy.
 
         Raises:
-            PipelineError: the mark was edited or removed.
+            PipelineError: the mark was edited or removed, or another process claims it now.
         """
-        after = self._mark(charge, owner, saves)
-        for _ in range(_CLAIM_ATTEMPTS):
-            before = self._read(charge)
-            if before is not None and before.saves > saves:
-                return None
-            if self._store.replace_progress(before, after):
-                return after
-        raise PipelineError(
-            f"ledger {self._store.shown}: other processes changed charge {charge} "
-            f"{_CLAIM_ATTEMPTS} times meanwhile; end them, or try again"
-        )
+        before, after = self._read(charge), self._mark(charge, owner, saves)
+        if before is not None and before.saves > saves:
+            return None
+        if not self._store.replace_progress(before, after):
+            raise PipelineError(f"charge {charge}: another process works on it; try again later")
+        return after
 
     def advance(self, mark: Mark) -> Mark:
         """Count one more save, durably.
@@ -389,8 +367,7 @@ class Progress:
     def _broken(self, charge: str, what: str) -> PipelineError:
         return PipelineError(
             f"ledger {self._store.shown}: ledger_progress: the row of charge {charge} was {what}, "
-            "so no checkpoint can be trusted; restore the database from its backup; the charge "
-            "stays spent"
+            "so no checkpoint can be trusted; restore the database; the charge stays spent"
         )
 
 
@@ -434,8 +411,7 @@ def _make_file(file: Path) -> None:
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError as refused:
         raise PipelineError(
-            f"ledger {file}: cannot be created ({refused.strerror}); let this user write its "
-            "folder, free space, or set ledger.url in params.yaml to another place"
+            f"ledger {file}: cannot be created ({refused.strerror}); set another ledger.url"
         ) from None
 
 

@@ -43,8 +43,7 @@ class Clip:
         found = self.clipping_norm
         if not (_LEAST_NORM <= found <= _LARGEST_NORM or found == math.inf):
             raise ValueError(
-                f"clipping_norm: found {found}, allowed: {_LEAST_NORM:g} to {_LARGEST_NORM:g}, "
-                "infinity"
+                f"clipping_norm: found {found}, allowed: {_LEAST_NORM:g} to {_LARGEST_NORM:g}, ∞"
             )
 
     @property
@@ -92,8 +91,7 @@ class L2Clip(Clip):
 
         if vectors.dim() != 2 or vectors.dtype not in (torch.float32, torch.float64):
             raise ValueError(
-                f"vectors: found {vectors.dtype} {tuple(vectors.shape)}; allowed: "
-                "float32, float64 [P, n]"
+                f"vectors: found {vectors.dtype} {tuple(vectors.shape)}; allowed: floats [P, n]"
             )
         squares = _squares(vectors)
         norms = squares.sqrt()

@@ -276,7 +276,7 @@ class GaussianQuery:
     def __post_init__(self) -> None:
         if not 0 <= self.standard_deviation <= _MOST_QUERY_NOISE:
             raise ValueError(
-                f"query {self.what!r}: noise {self.standard_deviation}, allowed: 0 to "
+                f"query {self.what}: noise {self.standard_deviation}, allowed: 0 to "
                 f"{_MOST_QUERY_NOISE:g}"
             )
 

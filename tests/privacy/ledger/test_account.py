@@ -123,7 +123,7 @@ def test_units_that_were_private_become_public_only_if_it_is_confirmed(ledger: L
     def refused(members: str, public: str, confirmed: str | None = None) -> str:
         with pytest.raises(PipelineError, match="would become public and were private") as no:
             publish(members, public, confirmed)
-        (word,) = re.findall(r"ledger publish (p\w{8})`,", str(no.value))
+        (word,) = re.findall(r"ledger publish (p\w{8})`", str(no.value))
         return str(word)
 
     publish("abcd", "")

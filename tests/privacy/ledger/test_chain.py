@@ -212,7 +212,7 @@ def test_a_damaged_file_is_named_and_nothing_is_granted(url: str, path: Path) ->
     uses = (Ledger.charges, Ledger.verify, lambda it: it.reserve(request(AB), None))
     for content, use in itertools.product(("", '{"sequence": 7}', "\udcff", "[]"), uses):
         path.write_text(content, encoding="utf-8", errors="surrogateescape")
-        with pytest.raises(PipelineError, match=f"^{path}: found no head of a ledger"):
+        with pytest.raises(PipelineError, match=f"^{path}: found no ledger's head"):
             use(ledger)
 
 
@@ -290,21 +290,11 @@ def test_a_role_that_may_only_read_and_add_is_enough(postgresql_server: Server) 
     assert "its tables cannot be created" in refused(lambda: Store(theirs))
 
 
-SAID = {
-    'database "x" does not exist': "no such database",
-    "fe_sendauth: no password supplied": "~/.pgpass",
-    "permission denied for table ledger_records": "lacks rights",
-    "connection to 127.0.0.1 failed: Connection refused": "nothing listens there",
-    "anything else": "check that the server is up",
-}
-
-
-@pytest.mark.parametrize("said", SAID)
-def test_what_a_server_says_becomes_a_remedy_that_quotes_nothing(said: str) -> None:
+def test_what_a_server_says_is_not_quoted() -> None:
     store = object.__new__(Store)  # which would connect
     store._engine = sa.create_engine("postgresql+psycopg://127.0.0.1:9/x")
-    reason = store._reason(sa.exc.OperationalError("", {}, OSError(f"hush: {said}")))
-    assert SAID[said] in reason
+    reason = store._reason(sa.exc.OperationalError("", {}, OSError("hush: no password supplied")))
+    assert "see that the server is up" in reason
     assert "hush" not in reason
 
 
@@ -321,9 +311,7 @@ def test_a_database_that_is_only_locked_needs_no_backup(said: str, does: str) ->
     assert ("backup" in reason) is ("locked" not in said)
 
 
-SERVER = (
-    "ledger postgresql://127.0.0.1:9/x: cannot be used: OperationalError; nothing listens there; "
-)
+SERVER = "ledger postgresql://127.0.0.1:9/x: cannot be used: OperationalError; see that the server"
 ALLOWED = "; allowed are sqlite:///FILE and postgresql+psycopg://"
 
 

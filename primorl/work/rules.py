@@ -1,25 +1,28 @@
-"""How the model is decided where settings leave it open: its class, sizes, cohorts, clip and noise.
+"""How model and clone are decided where settings leave it open: class, sizes, clip and noise.
 
 The noise of all rounds over what all rounds can move, s = z √d / (q K √T), must be small, or of
 linear heads the variance that the noise adds to predictions (docs/fitted-plan.md).
 """
 
 import math
-from dataclasses import replace
-from operator import attrgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
-from primorl.config.params import RULED, JobName, Params
+from primorl.base import PipelineError
+from primorl.config.params import JobName, Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
-from primorl.engine.settings import LEAST_UNITS, LocalTraining, ServerTraining
+from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.model.architecture import CanLearn, Network
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
+from primorl.privacy.accounting.figures import estimate_noise_multiplier
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.work.jobs import MechanismNumbers, ModelJob, noise_of_share, solve_noise
+from primorl.work.jobs import CloneJob, MechanismNumbers, ModelJob, noise_of_share, solve_noise
 
+K = TypeVar("K")
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
     "dynamics.log_variance_bounds": (-5.0, 3.0),
@@ -144,7 +147,7 @@ def fit_model(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Pa
     allowed = _NOISE_SOME if chosen.dynamics.start == "public" else _NOISE_YES
     if left_open and noise > allowed:
         why = (
-            f"people have rows for a network, but its noise is {noise:.2f} of what rounds can move "
+            f"enough rows for a network, but its noise is {noise:.2f} of what rounds can move "
             + _limits(noise, allowed)
         )
         return _of_heads(heads_instead, manifest, instead=why)
@@ -175,9 +178,9 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
     Raises:
         PipelineError: no noise multiplier reaches the target.
     """
-    privacy, dynamics = params.privacy, params.dynamics
-    decided = {key: attrgetter(key)(params) for key in RULED}
-    linear = decided["dynamics.model"] == "linear"
+    privacy: Any = params.privacy  # all of both is decided
+    dynamics: Any = params.dynamics
+    linear = dynamics.model == "linear"
     names = [heads.SCALES, heads.FINER_SCALES] if params.normaliser == "private" else []
     names += [heads.RESIDUALS] if linear else []
     names += [heads.EXPLAINED]
@@ -187,45 +190,42 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
     names += [heads.FIRST_STATES] if params.asks_starts else []
     names += [heads.LENGTHS] if params.asks_starts and params.chosen.horizon is not None else []
     mechanism = MechanismNumbers(
-        sampling_probability=decided["privacy.sampling_probability"],
+        sampling_probability=privacy.sampling_probability,
         noise_multiplier=0.0,
-        clipping_norm=None if dynamics.variant == "no_clip" else decided["privacy.clipping_norm"],
+        clipping_norm=None if dynamics.variant == "no_clip" else privacy.clipping_norm,
         clipping=privacy.clipping,
-        rounds=decided["privacy.rounds"],
+        rounds=privacy.rounds,
         delta=privacy.delta,
         queries=dict.fromkeys(names, 0.0),
     )
     if dynamics.variant == "private":
         mechanism = _with_noise(params, mechanism)
-    rows = decided["dynamics.max_transitions_per_unit"]
-    local = LocalTraining(  # of linear heads one step, on all rows that take part
-        learning_rate=decided["dynamics.learning_rate"],
-        batch_size=rows if linear else dynamics.batch_size,
-        local_epochs=1 if linear else dynamics.local_epochs,
-        weight_decay=dynamics.weight_decay,
-        max_transitions_per_unit=rows,
-        beta_nll=0.0 if linear else decided["dynamics.beta_nll"],
-    )
+    local = _pick(LocalTraining, dynamics)
+    if linear:  # one step, on all rows that take part
+        rows = dynamics.max_transitions_per_unit
+        local = replace(local, batch_size=rows, local_epochs=1, beta_nll=0.0)
     return ModelJob(
         variant=dynamics.variant,
         seed=params.seed,
         draw=privacy.draw,
         bounds=params.chosen.bounds,
-        model=decided["dynamics.model"],
-        degree=decided["dynamics.degree"] if linear else None,
-        hidden=() if linear else decided["dynamics.hidden"],
-        members=decided["dynamics.ensemble_size"],
-        log_variance_bounds=decided["dynamics.log_variance_bounds"],
-        start=decided["dynamics.start"],
+        model=dynamics.model,
+        degree=dynamics.degree if linear else None,
+        hidden=() if linear else dynamics.hidden,
+        members=dynamics.ensemble_size,
+        log_variance_bounds=dynamics.log_variance_bounds,
+        start=dynamics.start,
         normaliser=params.normaliser,
         local=count_rows(local, manifest),
-        server=ServerTraining(
-            server_momentum=decided["dynamics.server_momentum"],
-            server_averaging=decided["dynamics.server_averaging"],
-            early_stopping=dynamics.early_stopping,
-        ),
+        server=_pick(ServerTraining, dynamics),
         mechanism=mechanism,
     )
+
+
+def _pick(kind: type[K], settings: Any) -> K:
+    """Make a dataclass of those of its fields that settings have."""
+    own = (each.name for each in fields(cast(Any, kind)) if hasattr(settings, each.name))
+    return kind(**{name: getattr(settings, name) for name in own})
 
 
 def _with_noise(params: Params, mechanism: MechanismNumbers) -> MechanismNumbers:
@@ -320,8 +320,12 @@ def _of_heads(params: Params, manifest: Manifest, instead: str | None = None) ->
         job = model_job(chosen, manifest)
         mechanism, shape = job.build_mechanism(manifest), job.architecture(manifest)
         blurred = heads.noise_in_scales(mechanism)
-        lost = heads.lost_to_noise(mechanism, job.server, job.local.learning_rate, shape)
-        if heads.affords(lost, shape):
+        rate, cubes = job.local.learning_rate, degree is not None and degree > 2
+        # the variance of a prediction that the noise causes beside people's own: σ² (F + 1)
+        noise = heads.noise_beside_people(mechanism, job.server, rate, shape)
+        lost = noise**2 * (shape.inputs + 1)
+        fast = not cubes or shape.inputs <= heads.MOST_CUBES
+        if fast and lost <= (heads.LOST_OF_CUBES if cubes else heads.LOST_YES):
             break
     why = (
         f"the noise in what linear heads of degree {chosen.dynamics.degree} predict has "
@@ -388,3 +392,125 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
 def round_to(number: float, digits: int) -> float:
     """Round a number to significant digits, as plans state settings."""
     return float(f"{number:.{digits}g}")
+
+
+# ---- the clone
+
+_ROWS_OF_CLONE = 256  # of a unit and round
+_NOISE_OF_HIDDEN = 0.03
+"""s, about, up to which logits of discrete actions have hidden layers: with more noise, linear ones
+act more like people."""
+_FULL_SHARE = 0.5
+"""Of the horizon, from which on a unit's rows count in full: a model must know how often
+trajectories end, a clone need not, and the fewer units count in full, the more noise."""
+_SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """The rounds of a clone.
+
+    Attributes:
+        q: with which a unit joins a round.
+        rounds: T.
+        learning_rate: of the one step on all rows of a unit. With several steps, each unit would
+            move towards its own habits, and their mean is too sure.
+        server_momentum: β.
+        server_averaging: of the released iterates.
+        walk: the norm of what the noise of all rounds adds up to; over 1 + s from random weights.
+        norm: the largest C.
+    """
+
+    q: float
+    rounds: int
+    learning_rate: float
+    server_momentum: float
+    server_averaging: float
+    walk: float
+    norm: float
+    batch_size: ClassVar[int] = _ROWS_OF_CLONE
+    max_transitions_per_unit: ClassVar[int] = _ROWS_OF_CLONE
+    beta_nll: ClassVar[float] = 0.0
+    early_stopping: ClassVar[EarlyStopping] = EarlyStopping(every=10)
+
+
+_CLONE_OF_NETWORK = _Rounds(0.1, 120, 1.0, 0.9, 0.9, walk=5.0, norm=0.2)
+# Linear logits are convex: the loss draws them back from where the noise takes them, so that they
+# may walk farther.
+_CLONE_OF_LOGITS = _Rounds(0.1, 240, 5.0, 0.5, 0.98, walk=12.0, norm=0.5)
+_CLONE_FROM_PUBLIC = _Rounds(0.3, 40, 0.1, 0.9, 0.9, walk=0.3, norm=0.2)
+
+
+def clone_job(params: Params, manifest: Manifest, public: UnitStore, model: str) -> CloneJob:
+    """Make the job of the clone.
+
+    Its scales are public, or those of the released model, whose identity it then has.
+
+    Raises:
+        PipelineError: no noise is enough for its ε, or leaves a clip.
+    """
+    begun = params.normaliser == "public" and public.units >= LEAST_UNITS
+    rounds = _CLONE_FROM_PUBLIC if begun else _CLONE_OF_NETWORK
+    if manifest.info.spaces.discrete_actions and not begun:
+        hidden = _job_of(rounds, params, manifest, model, estimate_noise_multiplier)
+        if _noise_of(hidden, manifest) > _NOISE_OF_HIDDEN:
+            rounds = _CLONE_OF_LOGITS
+    job = _job_of(rounds, params, manifest, model, solve_noise)
+    noise = _noise_of(job, manifest)
+    walk = rounds.walk if begun else rounds.walk / (1 + noise)
+    network, norm = job.network(manifest), None
+    if job.variant != "no_clip":
+        # T rounds of noise z C √d / (qK), each carried on by the momentum β, end
+        # z C √(dT) / (qK (1 - β)) = s C T / (1 - β) away from where they began: at most ``walk``.
+        carried = 1 / (1 - job.server.server_momentum)
+        norm = float(f"{min(rounds.norm, walk / (noise * rounds.rounds * carried)):.4g}")
+        if norm < _SMALLEST_NORM:
+            remedy = "make it smaller, or raise" if network.hidden else "raise"
+            raise PipelineError(
+                f"params.yaml: behaviour.hidden: found {list(network.hidden)}, whose noise leaves "
+                f"a clip of {norm:g}; {remedy} privacy.target_epsilon"
+            )
+    mechanism = replace(job.mechanism, clipping_norm=norm)
+    if job.variant != "private":
+        mechanism = replace(mechanism, noise_multiplier=0.0, queries={heads.PERSISTENCE: 0.0})
+    return replace(job, mechanism=mechanism)
+
+
+def _noise_of(job: CloneJob, manifest: Manifest) -> float:
+    return noise_share(job.build_mechanism(manifest), job.network(manifest))
+
+
+def _job_of(
+    rounds: _Rounds,
+    params: Params,
+    manifest: Manifest,
+    model: str,
+    solve: Callable[..., float],
+) -> CloneJob:
+    """Make the job of these rounds, with C = 1 and the noise that its ε asks for."""
+    delta, public = params.privacy.delta, params.normaliser == "public"
+    epsilon = epsilon_of(params, "clone")
+    asked = noise_of_share(epsilon, delta, heads.SHARES[heads.PERSISTENCE])
+    mechanism = MechanismNumbers(
+        sampling_probability=rounds.q,
+        noise_multiplier=solve(epsilon, delta, rounds.q, rounds.rounds, (asked,)),
+        clipping_norm=1.0,
+        clipping="flat",
+        rounds=rounds.rounds,
+        delta=delta,
+        queries={heads.PERSISTENCE: asked},
+    )
+    return CloneJob(
+        variant=params.dynamics.variant,
+        seed=params.seed,
+        draw=params.privacy.draw,
+        bounds=params.chosen.bounds,
+        hidden=() if rounds is _CLONE_OF_LOGITS else params.behaviour.hidden,
+        log_variance_bounds=params.behaviour.log_variance_bounds,
+        start="public" if rounds is _CLONE_FROM_PUBLIC else "random",
+        normaliser="public" if public else "model",
+        scaled_by=None if public else model,
+        local=count_rows(_pick(LocalTraining, rounds), manifest, _FULL_SHARE),
+        server=_pick(ServerTraining, rounds),
+        mechanism=mechanism,
+    )
