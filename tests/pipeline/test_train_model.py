@@ -30,8 +30,8 @@ from primorl.privacy.ledger.history import Charge
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages import training
-from primorl.work.bill import preview
 from primorl.work.desk import Paid
+from primorl.work.resolve import preview
 from tests.data.builders import INFO, episode, episodes, snapshot, table, write_raw
 from tests.mechanisms import watch
 from tests.pipeline import training_project
