@@ -75,10 +75,13 @@ def test_replacement_is_what_an_independent_accountant_says(setting: Any) -> Non
     assert run.spent(DELTA).epsilon_pld < 0.96 * low
 
 
-def test_rounds_for_a_target_leave_room_for_the_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/commands/test_plan.py solves for noise, and for rounds without queries."""
+def test_a_target_leaves_room_for_the_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/commands/test_plan.py solves without them."""
     monkeypatch.setattr("primorl.privacy.accounting.figures._MOST_ROUNDS", 1000)
     queries = (20.0, 30.0)
+    z = solve_noise_multiplier(0.5, DELTA, 1.0, 150, queries)
+    assert Training(1.0, z, 150, queries).spent(DELTA).epsilon_pld <= 0.5
+    assert Training(1.0, 0.999 * z, 150, queries).spent(DELTA).epsilon_pld > 0.5
     rounds = solve_rounds(0.5, DELTA, 1.0, 160.0, queries)
     assert Training(1.0, 160.0, rounds, queries).spent(DELTA).epsilon_pld <= 0.5
     assert Training(1.0, 160.0, rounds + 1, queries).spent(DELTA).epsilon_pld > 0.5
