@@ -157,6 +157,13 @@ def test_damaged_files(project: Path) -> None:
     assert re.search(r"log\.csv\.gz: .*truncated", refusal(entry()))
 
 
+def test_a_later_file_without_a_column_is_named(project: Path) -> None:
+    write(rows()[:3])
+    later = pa.Table.from_pylist(rows()[3:]).drop_columns("gain")
+    write(later, "log/part-1.parquet")
+    assert "part-1.parquet: column 'gain'" in refusal(entry())
+
+
 START = HEADER.encode() + b"2,0,0,1,A,0.5,1,0,0\n"
 NOTE = HEADER.encode().replace(b"\n", b',note\n2,0,0,1,A,0.5,1,0,0,"%b"\n')
 BAD_CSV: dict[str, tuple[bytes, str]] = {
