@@ -383,14 +383,12 @@ def test_times_that_spark_wrote_are_the_same(
     assert run(entry()) == made
 
 
-DEATHS: list[tuple[dict[float, str], bool]] = [  # by hour, and whether one is outside the stay
-    *(({hour: "MEDS_DEATH"}, late) for hour, late in ((-10, True), (0, True), (9, False))),
-    *(({hour: "MEDS_DEATH"}, late) for hour, late in ((10, False), (10.5, True), (34, True))),
-    ({9: "MEDS_DEATH", 9.5: "DISCHARGE//DIED"}, False),  # as converters write it
-]
+DEATH_AT = ((-10, True), (0, True), (9, False), (10, False), (10.5, True), (34, True))
+DEATHS: list[tuple[dict[float, str], bool]] = [({at: "MEDS_DEATH"}, late) for at, late in DEATH_AT]
+DEATHS += [({9: "MEDS_DEATH", 9.5: "DISCHARGE//DIED"}, False)]  # as converters write it
 
 
-@pytest.mark.parametrize(("deaths", "late"), DEATHS)
+@pytest.mark.parametrize(("deaths", "late"), DEATHS)  # and whether one is outside the stay
 def test_a_death_outside_the_stay_that_it_ended_is_told(
     project: Path, deaths: dict[float, str], late: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
