@@ -79,21 +79,6 @@ def refuse(*_: str) -> None:
     raise PipelineError("beyond the budget")
 
 
-def test_what_the_budget_refuses_is_refused_before_a_stage_runs(
-    words: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Dear:
-        refuse_beyond_budget = refuse
-        refuse_unpayable: Any = Bill.refuse_unpayable
-
-    before = (tmp_path / PARAMS).read_bytes()
-    monkeypatch.setattr("primorl.project.preview", lambda *_: Dear())
-    with pytest.raises(PipelineError, match="beyond the budget"):
-        Project(tmp_path).run(epsilon=5.0)
-    assert words == []
-    assert (tmp_path / PARAMS).read_bytes() == before
-
-
 def test_a_bill_of_other_settings_writes_nothing(
     words: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,11 +118,14 @@ def test_what_cannot_run_is_one_line_before_dvc_begins(
     ):
         with pytest.raises(PipelineError, match=says):
             here.run(**given)
-    before = (tmp_path / PARAMS).read_bytes()
-    monkeypatch.setattr("primorl.project.show_dvc", refuse)
-    with pytest.raises(PipelineError, match="beyond the budget"):
-        here.run(epsilon=5.0)
-    assert (tmp_path / PARAMS).read_bytes() == before
+    before, bill = (tmp_path / PARAMS).read_bytes(), Bill.__new__(Bill)
+    object.__setattr__(bill, "refuse_beyond_budget", refuse)
+    for place, refusing in (("preview", lambda *_: bill), ("show_dvc", refuse)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"primorl.project.{place}", refusing)
+            with pytest.raises(PipelineError, match="beyond the budget"):
+                here.run(epsilon=5.0)
+        assert (tmp_path / PARAMS).read_bytes() == before
     monkeypatch.setattr("primorl.project.git_commit", lambda: None)
     with pytest.raises(PipelineError, match="git gives no commit"):
         here.run(seed=1)

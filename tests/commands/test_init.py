@@ -5,6 +5,7 @@ but names.
 import ast
 import gzip
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import minari
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
@@ -27,7 +29,6 @@ from primorl.data.storage.rows import PartReader
 from tests.commands.conftest import Call
 from tests.data.builders import create
 from tests.data.sources.minari_builders import box_episode, box_spaces
-from tests.data.sources.minari_hub import publish, serving
 from tests.projects import ROOT
 
 HEADER = "when,who,visit,glucose,ward,dose,reward\n"
@@ -284,37 +285,27 @@ def test_a_dataset_of_minari_is_an_entry_in_one_step(
     assert primorl("check")[0] == int(horizon == "FILL IN")
 
 
-ON_THE_MIRROR = {
-    "D4RL/door/human-v2": "",  # in a namespace, as since Minari 0.5
-    "door-human-v1": "could not be fetched",  # beside namespaces: Minari's own client finds none
-}
-
-
-@pytest.mark.parametrize("dataset_id", ON_THE_MIRROR)
-def test_a_mirror_gives_a_dataset_by_its_id_and_collect_finds_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, dataset_id: str
+def test_a_dataset_of_minari_that_is_not_here_is_fetched_and_collect_finds_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
-    """By Minari's own client, over HTTP. A copy in Minari's folder is read in either layout."""
-    mirror, mine = folder / "mirror", folder / "mine"
-    for each in (mirror, mine):
-        each.mkdir()
-    for there in ON_THE_MIRROR:
-        publish(mirror, there)
-    command = [sys.executable, "-m", "primorl.commands.main", "init", "project", "--minari"]
-    with serving(mirror) as found:
-        for name, value in {**found, "MINARI_DATASETS_PATH": str(mine)}.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        done = subprocess.run([*command, dataset_id], capture_output=True, text=True)
-    says = ON_THE_MIRROR[dataset_id]
-    assert (done.returncode == 0, says in done.stderr) == (not says, True), done.stderr
-    if says:
-        publish(mine, dataset_id)
-        assert init("--minari", dataset_id) == 0
+    """Into Minari's own folder. Its client, which reaches the hub, is not called here."""
+
+    def fetch(dataset_id: str) -> None:
+        mine = Path(os.environ["MINARI_DATASETS_PATH"])
+        path = create(mine, dataset_id, [box_episode(3, 0)], **box_spaces()) / "metadata.json"
+        spec = json.dumps({"id": "Door-v1", "max_episode_steps": 100})
+        write_json(path, json.loads(path.read_text()) | {"env_spec": spec})
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
+    monkeypatch.setattr(minari, "download_dataset", fetch)
+    assert init("--minari", "door/human-v2") == 0
+    monkeypatch.setattr(minari, "download_dataset", lambda _: 1 / 0)
+    refused = primorl("init", "other", "--minari", "door-human-v1")[2]
+    assert "could not be fetched (ZeroDivisionError)" in refused
     monkeypatch.chdir("project")
-    assert load().dataset == dataset_id.replace("/", "-")
+    assert load().dataset == "door-human-v2"
     collect.body(load(), StageLog())
-    assert Path(f"data/raw/{dataset_id}/data/metadata.json").exists()
+    assert Path("data/raw/door/human-v2/data/metadata.json").exists()
 
 
 def test_what_no_dataset_is_called_is_one_line(

@@ -84,7 +84,6 @@ def test_no_key_takes_any_number_and_none_is_unknown() -> None:
 
 TWICE = {"low": [0.0, 1.0], "high": [1.0, 1.0]}
 SMALL = RAW["policy"] | {"buffer_size": 10, "horizon": 5, "rollout_batch": 4}
-CONSENT = {"file": "data/consent/a.txt"}
 WRONG: tuple[tuple[str, object, str], ...] = (
     ("seed", -1, "seed: found -1; allowed: greater than or equal to 0"),
     ("seed", True, "seed: found True; allowed: integer"),
@@ -95,7 +94,6 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     ("chosen.bounds.reward", [1.0, 0.0], "bounds.reward: found [1.0, 0.0]; must be [low, high]"),
     ("chosen.bounds.angles", [[0, 1], [1, 2]], "angles: found a column twice"),
     ("chosen.score", {"low": 0.0, "high": 0.0, "scale": 1.0}, "score: low must be below high"),
-    ("partition.public", CONSENT, "partition: found both of public_fraction and"),
     ("privacy.delta", 1e-15, "privacy.delta: found 1e-15; allowed: greater"),
     ("privacy.delta", 1, "privacy.delta: found 1; allowed: less than 1"),
     ("privacy.target_epsilon", float("inf"), "privacy.target_epsilon: found inf; allowed:"),

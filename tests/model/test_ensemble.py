@@ -57,21 +57,6 @@ def test_what_is_saved_is_what_is_loaded(ensemble: GaussianEnsemble, tmp_path: P
     assert sum(w.numel() for w in loaded.weights) == head.parameters
 
 
-def test_prediction_is_in_the_datas_units_and_a_member_predicts_what_it_does_among_others(
-    ensemble: GaussianEnsemble,
-) -> None:
-    observation, action = torch.randn(5, 3), torch.randn(5, 1)
-    flat = replace(ensemble, weights=tuple(torch.zeros_like(w) for w in ensemble.weights))
-    mean, std, _ = flat.predict(observation, action)
-    torch.testing.assert_close(mean, ensemble.normaliser.target_mean.expand(3, 5, 4))
-    assert torch.all((std > 0) & (std <= ensemble.normaliser.target_scale * 1.3))
-    everyone, alone = (
-        model.predict(observation, action) for model in (ensemble, ensemble.member(2))
-    )
-    for all_members, one in zip(everyone[:2], alone[:2], strict=True):
-        torch.testing.assert_close(one, all_members[2:])
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -1,5 +1,6 @@
 """One user moves what enters the noise by at most S, and nothing of what the others contribute; a
-cohort's noise, its divisor, and no release that was not paid for.
+cohort's noise, its divisor, and no release that was not paid for; advantages and updates are those
+of the equations, and of one user's data.
 """
 
 import math
@@ -22,11 +23,13 @@ from primorl.online.learning import (
     online_mechanism,
 )
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import DPPG
+from primorl.online.updates import DPPG, normalise, returns_to_go
 from primorl.privacy.mechanism.mechanism import Mechanism
+from research.paper_mode import AdamDPPG
 from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
 from tests.mechanisms import is_noise_of
-from tests.online.cohorts import OTHERS, hostile, met, network, recorded, with_user
+from tests.online.cohorts import OTHERS, USERS, hostile, met, network, recorded, with_user
+from tests.online.reference import Looped
 
 UPDATES: tuple[Update, ...] = (
     PolicyGradient(learning_rate=1.0, clipping_norm=0.7),
@@ -202,3 +205,48 @@ def test_a_run_that_was_not_paid_for_meets_nobody(
 class Nobody:
     def meet(self, *_: object) -> Trajectories:
         raise AssertionError("somebody was met")
+
+
+# What the updates are
+
+
+SHAPE = network((5,))
+ADAM = AdamDPPG(clipping_norm=0.2, local_learning_rate=0.02, epochs=2, minibatches=3)
+ONE_BATCH = DPPG(clipping_norm=0.2, local_learning_rate=0.5, epochs=2, minibatches=1)
+
+
+def test_where_nobody_fails_nothing_is_learned_from_rounding() -> None:
+    """Returns are equal to the last digit; in float32 they are not, and advantages were made of the
+    differences.
+    """
+    data = met(SHAPE)
+    data.rewards[:] = data.valid.float()
+    data.terminated[:] = False
+    returns = returns_to_go(data, 0.99)
+    torch.testing.assert_close(returns[data.valid], torch.full_like(returns[data.valid], 100.0))
+    assert not normalise(returns, data.valid).any()
+    noisy = normalise(returns + torch.randn(USERS, data.steps) * 1e-5, data.valid)
+    assert noisy.abs().max() > 1, "the twin"
+    update = DPPG(clipping_norm=0.05, local_learning_rate=0.02, epochs=2, minibatches=3)
+    assert not recorded(update, SHAPE, data).rows[0].any()
+
+
+@pytest.mark.parametrize("update", [*UPDATES, ONE_BATCH, ADAM], ids=lambda update: update.name)
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize(("hidden", "fixed"), [((), 0), ((7, 6), 0), ((4,), 5)])
+def test_contributions_are_those_of_the_loop_with_autograd(
+    update: Update, discrete: bool, hidden: tuple[int, ...], fixed: int
+) -> None:
+    shape = network(hidden, discrete=discrete, actions=3, fixed=fixed)
+    data = with_user(met(shape, users=19), None)
+    found, loop = recorded(update, shape, data), recorded(Looped(update), shape, data)
+    for rows, looped in zip(found.rows, loop.rows, strict=True):
+        torch.testing.assert_close(rows, looped, atol=1e-4, rtol=1e-4)
+        assert rows.abs().amax() > 0.01
+    ours, expected = (each.values[PARAMETERS] for each in (found, loop))
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_empty_cohort_contributes_nothing() -> None:
+    nobody = met(SHAPE, users=0)
+    assert all(not len(recorded(each, SHAPE, nobody).rows[0]) for each in UPDATES)

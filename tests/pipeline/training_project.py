@@ -153,18 +153,18 @@ def steps_of(log: StageLog) -> dict[str, list[int]]:
     return found
 
 
-_TINY: dict[str, Any] = {
+TINY: dict[str, Any] = {
     "epochs": 2,
     "updates_per_epoch": 6,
     "rollout_every": 4,
     "rollout_batch": 8,
     "horizon": 5,
 }
-_TINY |= {"buffer_size": 100, "hidden": [8, 8], "batch_size": 40}
+TINY |= {"buffer_size": 100, "hidden": [8, 8], "batch_size": 40}
 
 
 def tiny(small: Params, variant: str = "private", **policy: Any) -> Params:
-    return edited(small, dynamics={"variant": variant}, policy=_TINY | policy)
+    return edited(small, dynamics={"variant": variant}, policy=TINY | policy)
 
 
 def write_model(

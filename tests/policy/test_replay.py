@@ -36,8 +36,8 @@ class Counter:
     """
 
     discrete_actions = False
-    action_low: Tensor = field(default_factory=lambda: torch.tensor([0.0]))
-    action_high: Tensor = field(default_factory=lambda: torch.tensor([4.0]))
+    action_low: Tensor = field(default_factory=lambda: torch.tensor([2.0]))
+    action_high: Tensor = field(default_factory=lambda: torch.tensor([6.0]))
     observation_mean: Tensor = field(default_factory=lambda: torch.tensor([1.0]))
     observation_scale: Tensor = field(default_factory=lambda: torch.tensor([2.0]))
 
@@ -83,27 +83,6 @@ def test_each_seed_draws_from_all_of_its_own_rows_what_it_draws_alone() -> None:
     assert not torch.equal(together[:, 1], -together[:, 0])
 
 
-def test_a_row_holds_the_transition_on_sacs_scales() -> None:
-    low, high = torch.tensor([0.0]), torch.tensor([10.0])
-    scaling = Scaling(
-        torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]), low, high, reward_scale=0.5
-    )
-    columns = scaling.columns
-    rows = scaling.rows(
-        observation=torch.tensor([[3.0, 2.0], [1.0, 6.0]]),
-        action=torch.tensor([[10.0], [2.5]]),
-        reward=torch.tensor([8.0, -2.0]),
-        next_observation=torch.tensor([[1.0, -2.0], [5.0, 2.0]]),
-        terminated=torch.tensor([True, False]),
-    )
-    assert rows.shape == (2, columns.width)
-    assert rows[:, columns.next_observation].tolist() == [[0.0, -1.0], [2.0, 0.0]]
-    assert rows[:, columns.observation].tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    assert rows[:, columns.observation_action].tolist() == [[1.0, 0.0, 1.0], [0.0, 1.0, -0.5]]
-    assert rows[:, columns.reward].tolist() == [4.0, -1.0]
-    assert rows[:, columns.continues].tolist() == [0.0, 1.0]
-
-
 def rollouts(
     batch: int, horizon: int, reset_fraction: float, model: Any = None
 ) -> tuple[Rollouts, Scaling]:
@@ -142,7 +121,7 @@ def test_rows_are_the_steps_of_unbroken_rollouts_that_never_terminate() -> None:
     torch.testing.assert_close(rows[..., columns.reward], states[:4, :, 0])
     assert bool((rows[..., columns.observation_action][..., 1] == 0.5).all())
     assert bool((rows[..., columns.continues] == 1).all())
-    assert (reward.item(), uncertainty.item()) == (15.0, 3.0)
+    assert (reward.item(), uncertainty.item()) == (15.0, 5.0)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from primorl.stages import training
 from primorl.stages.training import write_model
 from primorl.work.jobs import RunPlan
 from tests.data.builders import episode, write_raw
+from tests.pipeline.training_project import TINY
 from tests.projects import inside, project_settings, write_settings
 
 SECRET = bytes(range(32))
@@ -42,17 +43,7 @@ STAGES = (
     "optimize_policy",
     "evaluate_private",
 )
-SHORT_POLICY = {
-    "epochs": 1,
-    "updates_per_epoch": 4,
-    "rollout_every": 4,
-    "rollout_batch": 8,
-    "horizon": 4,
-    "buffer_size": 64,
-    "hidden": [8],
-    "batch_size": 8,
-    "reward_scale": 0.1,
-}
+SHORT_POLICY = TINY | {"epochs": 1, "updates_per_epoch": 4, "reward_scale": 0.1}
 EPISODES = tuple(episode(20 + i % 3, seed=i) for i in range(14))
 
 

@@ -192,10 +192,6 @@ def test_the_bundle_says_what_was_declared() -> None:
     assert not (made("without") / DECLARED).exists()
     declare(DECLARATION | {"contact": "see /home/jane/notes.txt"})
     refused_at_home("datasets/pendulum-replay.yaml: card: holds a path")
-    declare(DECLARATION | {"labels": {"angel": "a column that is not there"}})
-    refused_at_home(
-        "card.labels: found 'angel', which is no column of an observation and no action; all"
-    )
     declare(DECLARATION | {"labels": {"observation_0": "observation_1"}})
     refused_at_home("card.labels: found 'observation_1' for 'observation_0', which is another's")
 

@@ -22,7 +22,6 @@ from tests.data.sources.tabular_builders import (
     BOUNDED,
     DISCRETE,
     EXPECTED,
-    HEADER,
     NO_FLAGS,
     Row,
     discrete,
@@ -31,7 +30,6 @@ from tests.data.sources.tabular_builders import (
     row,
     rows,
     run,
-    text,
     transition,
     write,
 )
@@ -236,51 +234,6 @@ def test_any_order_of_rows_is_the_same_dataset(content: list[Row], batch: int, c
             found.append(pa.concat_tables(tables).to_pylist())
         assert found[0] == slow(content)
         assert found[1] == found[0]
-
-
-@pytest.mark.parametrize(
-    ("orders", "moved"),
-    [
-        ([[21, 22, 23, 0, 1], [0, 1, 2]], "some"),  # a time of day
-        ([[1, 2, 30_000, 4], [3, 1, 2]], "all"),
-        ([[0, 1, 2], [5, 6, 9]], ""),
-    ],
-)
-def test_that_trajectories_are_sorted_is_told(
-    project: Path, orders: list[list[Any]], moved: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [f"{user},0,{time},1,A,0.5,0,0,0\n" for user in (0, 1) for time in orders[user]]
-    text(HEADER + "".join(lines))
-    run(entry(NO_FLAGS, sorted=False, end="last_row"))
-    said = capsys.readouterr().err
-    assert (f"{moved} trajectories do not lie in order" in said) == bool(moved)
-
-
-REWARDS: dict[str, tuple[list[float], Row, str]] = {  # of a trajectory, and what is told
-    "outcomes": ([0, 0, 5], {}, "no other row has a reward: the last row"),
-    "costs": ([-1, -2, -1], {}, "ingest: the last row"),
-    "outcomes that count": ([0, 0, 5], {"end": "outcome"}, ""),
-    "of rows that tell what came next": ([0, 0, 5], {"next_observation": ["x", "ward"]}, ""),
-    "at a true end": ([0, 0, 5], {"terminated": "died"}, ""),
-}
-
-
-@pytest.mark.parametrize("what", REWARDS)
-def test_rewards_of_last_rows_that_are_not_used_are_told(
-    project: Path, what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rewards, changes, said = REWARDS[what]
-    content = [
-        row(user, 0, time, gain=float(gain), died=time == 2)
-        for user in (1, 2)
-        for time, gain in enumerate(rewards)
-    ]
-    write(content)
-    changes = {"end": "last_row", "next_observation": None} | NO_FLAGS | changes
-    run(entry({key: changes.pop(key) for key in ("next_observation", *NO_FLAGS)}, **changes))
-    told = capsys.readouterr().err
-    assert said in told
-    assert ("has a reward, which is not used" in told) == bool(said)
 
 
 TWICE = {"column": "ward", "categories": ["A", "A"]}

@@ -2,7 +2,6 @@
 safe side.
 """
 
-import json
 import logging
 import math
 import re
@@ -19,7 +18,6 @@ from primorl.privacy.accounting.epsilon import (
     Training,
     compose,
     event_from_json,
-    event_to_json,
     grouped,
     spent,
 )
@@ -78,20 +76,18 @@ def test_replacement_is_what_an_independent_accountant_says(setting: Any) -> Non
 
 
 def test_a_target_leaves_room_for_the_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/commands/test_plan.py solves without them."""
     monkeypatch.setattr("primorl.privacy.accounting.figures._MOST_ROUNDS", 1000)
     queries = (20.0, 30.0)
     z = solve_noise_multiplier(0.5, DELTA, 1.0, 150, queries)
     assert Training(1.0, z, 150, queries).spent(DELTA).epsilon_pld <= 0.5
     assert Training(1.0, 0.999 * z, 150, queries).spent(DELTA).epsilon_pld > 0.5
-    assert Training(1.0, z / 1.02, 150).spent(DELTA).epsilon_pld <= 0.5, "the queries' room"
     rounds = solve_rounds(0.5, DELTA, 1.0, 160.0, queries)
     assert Training(1.0, 160.0, rounds, queries).spent(DELTA).epsilon_pld <= 0.5
     assert Training(1.0, 160.0, rounds + 1, queries).spent(DELTA).epsilon_pld > 0.5
     for solve in (solve_noise_multiplier, solve_rounds):
         with pytest.raises(ValueError, match="the queries before the rounds alone"):
             solve(0.3, DELTA, 0.1, 16, (10.0,))
-    with pytest.raises(ValueError, match="no round fits"):
-        solve_rounds(0.1, DELTA, 0.5, 1.0)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -119,19 +115,6 @@ def test_rdp_spoilt_by_rounding_gives_no_bound(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(logging.getLogger("absl"), "disabled", disabled)
         found = spent(Training(1e-9, 1e4, 1).event, DELTA)
         assert (found.epsilon_rdp, found.epsilon_pld < 0.01) == (math.inf, True)
-
-
-def test_a_run_is_read_back_from_its_event() -> None:
-    for queries in ((), (20.0,), (20.0, 30.0)):
-        run = Training(0.1, 4.0, 150, queries)
-        assert event_from_json(json.loads(json.dumps(event_to_json(run.event)))) == run.event
-    gaussian = dp_event.GaussianDpEvent(1.0)
-    for other in (
-        gaussian,
-        dp_event.SelfComposedDpEvent(gaussian, 3),
-        dp_event.NonPrivateDpEvent(),
-    ):
-        assert event_from_json(event_to_json(other)) == other
 
 
 GAUSSIAN = {"type": "GaussianDpEvent", "noise_multiplier": 1.0}

@@ -94,15 +94,6 @@ def test_noise_and_sum_are_whole_multiples_of_the_grid_and_added_exactly() -> No
         assert not torch.equal(released, (rounded.double() * p.grid / p.expected_cohort).float())
 
 
-def test_the_denominator_is_constant() -> None:
-    """The same sum is divided by qK, or by what the mechanism names, whoever came."""
-    for denominator, mean in ((None, 0.07), (14.0, 0.5)):
-        p = mechanism(noise_multiplier=0.0, denominator=denominator)
-        assert p.expected_cohort == 100
-        released = p.release(torch.full((3, 2, 2), 7.0, dtype=torch.float64))
-        torch.testing.assert_close(released, torch.full((3, 2, 2), mean))
-
-
 def test_contradictory_plans_are_refused_and_a_broken_guarantee_is_called_void() -> None:
     refused: list[tuple[dict[str, object], str]] = [
         ({"clipping_norm": math.inf}, "finite clipping norm"),
