@@ -235,7 +235,8 @@ def refuse_stale(partitions: Partitions) -> None:
     now = PartReader(TRAJECTORIES, "ingest").info.dataset_fingerprint
     if now != partitions.manifest.info.dataset_fingerprint:
         raise PipelineError(
-            f"{partitions.folder}: of other rows than {TRAJECTORIES}; run `dvc repro -f partition`"
+            f"{partitions.folder}: of other rows than {TRAJECTORIES}; run `dvc repro -f "
+            "partition`, and see that no .dvcignore hides files of data/"
         )
 
 
@@ -432,9 +433,12 @@ def check_labels(params: Params, spaces: Spaces) -> None:
     """
     names = [*spaces.observation_names, *spaces.action_names, "reward", params.chosen.unit]
     labels, key = params.chosen.card.labels, f"datasets/{params.dataset}.yaml: card.labels"
-    for name in labels:
+    for name, text in labels.items():
         own = (name, f"action {name}")  # where `primorl.evaluate.wording.label` puts words
         if not any(each in own or f", {name}=" in f", {each}" for each in names):
             some = ", ".join(names[:_MOST_NAMED])
             found = f"found {name!r}, which is no column of an observation and no action"
             raise PipelineError(f"{key}: {found}; allowed are such as {some}")
+        if text != name and (text in names or [*labels.values()].count(text) > 1):
+            found = f"found {text!r} for {name!r}, which is another's"
+            raise PipelineError(f"{key}: {found}; give each its own")
