@@ -111,7 +111,7 @@ class Bill:
             delta=params.privacy.delta,
             budget=budget_of(params, partitions.manifest.private_units),
             changed=changed,
-            refused=is_refused(params, plan),
+            refused=plan.is_refused(params),
         )
 
     @cached_property
@@ -221,11 +221,6 @@ class Bill:
             "folder) or from a backup, or bring the results by `dvc checkout`, `dvc pull` or `dvc "
             f"repro`; {draws}"
         )
-
-
-def is_refused(params: Params, plan: RunPlan) -> bool:
-    """Whether the stage ``plan`` refuses to go on to a training that cannot learn."""
-    return plan.can_learn == "no" and not params.dynamics.train_anyway
 
 
 def stage_of(charge: str) -> str:

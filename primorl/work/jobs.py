@@ -438,6 +438,10 @@ class RunPlan:
         """The events of all jobs as the plan states them, in the same order."""
         return [event_from_json(each.event) for each in self.jobs]
 
+    def is_refused(self, params: Params) -> bool:
+        """Whether the stage ``plan`` refuses to go on to a training that cannot learn."""
+        return self.can_learn == "no" and not params.dynamics.train_anyway
+
     def price(self, partitions: "Partitions") -> "RunPlan":
         """Return the plan with prices that are computed from its jobs' own numbers."""
         return replace(self, jobs=tuple(Price.of(job, partitions) for job in self.paid_jobs))

@@ -25,7 +25,7 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.work import jobs
-from primorl.work.bill import Bill, is_refused
+from primorl.work.bill import Bill
 from primorl.work.data import (
     Floats,
     Partitions,
@@ -235,7 +235,7 @@ def refuse_useless(params: Params, plan: jobs.RunPlan) -> None:
     Raises:
         PipelineError: the verdict is no.
     """
-    if is_refused(params, plan):
+    if plan.is_refused(params):
         raise PipelineError(
             f"params.yaml: privacy.target_epsilon: {plan.reason}. Nothing was charged; a larger ε "
             "or more people help; to train all the same, set dynamics.train_anyway: true"
