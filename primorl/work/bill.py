@@ -111,7 +111,7 @@ class Bill:
             delta=params.privacy.delta,
             budget=budget_of(params, partitions.manifest.private_units),
             changed=changed,
-            refused=plan.is_refused(params),
+            refused=plan.is_refused(train_anyway=params.dynamics.train_anyway),
         )
 
     @cached_property

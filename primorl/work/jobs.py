@@ -438,9 +438,9 @@ class RunPlan:
         """The events of all jobs as the plan states them, in the same order."""
         return [event_from_json(each.event) for each in self.jobs]
 
-    def is_refused(self, params: Params) -> bool:
+    def is_refused(self, *, train_anyway: bool) -> bool:
         """Whether the stage ``plan`` refuses to go on to a training that cannot learn."""
-        return self.can_learn == "no" and not params.dynamics.train_anyway
+        return self.can_learn == "no" and not train_anyway
 
     def price(self, partitions: "Partitions") -> "RunPlan":
         """Return the plan with prices that are computed from its jobs' own numbers."""

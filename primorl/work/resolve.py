@@ -235,7 +235,7 @@ def refuse_useless(params: Params, plan: jobs.RunPlan) -> None:
     Raises:
         PipelineError: the verdict is no.
     """
-    if plan.is_refused(params):
+    if plan.is_refused(train_anyway=params.dynamics.train_anyway):
         raise PipelineError(
             f"params.yaml: privacy.target_epsilon: {plan.reason}. Nothing was charged; a larger ε "
             "or more people help; to train all the same, set dynamics.train_anyway: true"
