@@ -24,8 +24,9 @@ from primorl.base.processes import git_commit
 from primorl.base.template import check_version
 from primorl.config.params import Params, load, parse
 from primorl.config.reading import read_yaml
+from primorl.data.storage.rows import data_changed
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.summary import NEWER, Summary, data_changed
+from primorl.evaluate.summary import NEWER, Summary
 from primorl.evaluate.wording import text
 from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.statement import Statement

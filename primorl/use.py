@@ -144,15 +144,15 @@ class Carry:
             PipelineError: a column is missing, or holds no times, or ``by`` lacks one that names a
                 trajectory, such as the person's of a stay.
         """
+        time = self._read_times(table, path)
+        # as text, since pandas makes floats of whole numbers where one is missing
+        columns = [_column(table, name, path).cast(pa.string()) for name in self.by]
         named = policy.trajectory_columns
         if missing := [name for name in named if name not in self.by]:
             raise PipelineError(
                 f"--carry-by: found {', '.join(map(repr, self.by))}; a trajectory is named by "
                 f"{' and '.join(map(repr, named))} together: add --carry-by {missing[0]!r}"
             )
-        time = self._read_times(table, path)
-        # as text, since pandas makes floats of whole numbers where one is missing
-        columns = [_column(table, name, path).cast(pa.string()) for name in self.by]
         who = [pc.utf8_trim_whitespace(ids).to_pandas().replace("", None) for ids in columns]
         unnamed = pd.concat(who, axis=1).isna().any(axis=1)
         if time.dt.tz is None:

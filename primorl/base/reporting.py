@@ -5,6 +5,7 @@ import math
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
         work: of the stage.
         debug: show tracebacks as well.
     """
+    keep_warnings()
     try:
         work()
     except KeyboardInterrupt:
@@ -38,6 +40,14 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
         say(f"error: {explained(name, error)}")
         return 1
     return 0
+
+
+def keep_warnings() -> None:
+    """Let no warning of a library end a command or what was paid for, whatever PYTHONWARNINGS or
+    ``-W`` makes an error.
+    """
+    if any(each.startswith("e") for each in sys.warnoptions):
+        warnings.simplefilter("default")
 
 
 def explained(name: str, error: Exception) -> str:

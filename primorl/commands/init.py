@@ -8,9 +8,10 @@ is FILL IN in the draft, which no reader of the file accepts: nothing trains bef
 import glob
 import json
 import re
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +33,7 @@ def init(
     ] = None,
     meds: Annotated[str | None, option("FOLDER", "Your folder in MEDS.")] = None,
     minari: Annotated[str | None, option("ID", "A dataset of Minari, fetched if need be.")] = None,
+    d4rl: Annotated[str | None, option("NAME", "A dataset of D4RL.")] = None,
 ) -> None:
     """Make a project's folder, with the draft of an entry for your own data if you name them.
 
@@ -41,24 +43,26 @@ def init(
 
     With --csv, the columns' names are read and nothing else; with --meds, nothing. What a person
     has to decide is FILL IN in datasets/NAME.yaml, NAME being the file's; nothing trains before it
-    is replaced. With --minari, the entry has what the dataset declares.
+    is replaced. With --minari or --d4rl, the entry has what the dataset declares.
 
     Examples:
       primorl init project                    a project with the default dataset
       primorl init project --csv visits.csv   and an entry that names the columns, to be filled in
       primorl init project --meds /data/meds  the same of events
       primorl init project --minari mujoco/hopper/medium-v0
+      primorl init project --d4rl halfcheetah-medium-v2
       primorl init .                          after an upgrade of primorl
     """
     target = given_path(folder).resolve()
     refuse_other_names(target)
     there = _check_target(target)
     own = csv if meds is None else meds
-    if sum(each is not None for each in (csv, meds, minari)) > 1:
-        raise PipelineError("--csv, --meds, --minari: found several; allowed is one")
+    if sum(each is not None for each in (csv, meds, minari, d4rl)) > 1:
+        raise PipelineError("--csv, --meds, --minari, --d4rl: found several; allowed is one")
     entry = None if own is None else _draft(given_path(own), target, events=meds is not None)
-    if minari is not None:
-        entry = _complete(minari)
+    for source, named in (("minari", minari), ("d4rl", d4rl)):
+        if named is not None:
+            entry = _complete(source, named)
     if not there:
         template.write_new(target, primorl.__version__, entry)
         print(f"made {target}")
@@ -106,20 +110,19 @@ def _describe_csv(log: Path) -> dict[str, str]:
     }
 
 
-def _complete(named: str) -> tuple[str, str]:
-    """Return name and text of the dataset's file for a dataset of Minari.
+def _complete(source: str, named: str) -> tuple[str, str]:
+    """Return name and text of the dataset's file for a dataset of Minari or D4RL.
 
     A small share of the episodes, which are simulated, is public: bounds come from it.
     """
     import yaml  # not in the bare wheel
 
-    from primorl.data.sources.minari import describe
-
-    found = describe(named)
+    reading = import_module(f"primorl.data.sources.{source}")
+    found: dict[str, Any] = reading.describe(named)
     environment = found["environment"] or ""
     rule = _RULES.get(environment.partition("-v")[0], "learned")
     name = _name(named)
-    entry = {"source": "minari", "unit": "trajectory", "population": name} | found
+    entry = {"source": source, "unit": "trajectory", "population": name} | found
     entry |= {"trajectories_per_person": None, "termination": rule, "ingestion": {}}
     entry["bounds"] = {"observation": "public", "reward": "public"}
     entry["recipe"] = {"partition": {"public_fraction": 0.02}}

@@ -19,7 +19,7 @@ import primorl
 from primorl.base import PipelineError, say
 from primorl.base.files import COPIES, PARAMS
 from primorl.base.processes import collect_garbage_rarely
-from primorl.base.reporting import INTERRUPTED, explained
+from primorl.base.reporting import INTERRUPTED, explained, keep_warnings
 from primorl.commands import init, ledger, policies, runs
 from primorl.commands.terminal import add_command, flag, in_project
 
@@ -97,6 +97,7 @@ def main(words: Sequence[str] | None = None) -> int:
             command.make_context("primorl", given) as context,
             warnings.catch_warnings(),
         ):
+            keep_warnings()
             warnings.filterwarnings("once", module="primorl")
             warnings.showwarning = _print_warning  # type: ignore[assignment]
             try:

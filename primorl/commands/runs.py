@@ -273,7 +273,8 @@ def summary(
 
 def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
     """Say that people joined, left or withdrew since the last run, which made ``file``."""
-    from primorl.evaluate.summary import NEWER, data_changed
+    from primorl.data.storage.rows import data_changed
+    from primorl.evaluate.summary import NEWER
 
     if SUMMARY.exists() and data_changed(status):
         say(f"warning: {file}: {NEWER}")

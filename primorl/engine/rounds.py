@@ -10,7 +10,6 @@ numbers. Chunks have few sizes, and `check_setup` tests each of them before a tr
 import math
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -21,7 +20,7 @@ from primorl.base import PipelineError
 from primorl.engine import local_update
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights
-from primorl.model.numerics import flatten, map_in_threads
+from primorl.model.numerics import flatten, map_in_threads, start_pool
 
 _MOST_ON_CPU, _CACHED_ON_CPU = 64, 6_000_000  # more units at once gain nothing; nor more bytes
 _FEWEST_ON_CPU = 8  # of fewer units each operation is too short
@@ -62,7 +61,7 @@ class Rounds:
         self._setup, self._source, self._normaliser = setup, source, normaliser
         cpu = setup.execution.device.type == "cpu"
         self._threads = torch.get_num_threads() if cpu else 1
-        self._pool = ThreadPoolExecutor(self._threads)
+        self._pool = start_pool(self._threads)
         self._of_thread = threading.local()  # a kernel for each thread of the pool
 
     def __enter__(self) -> Self:

@@ -4,7 +4,6 @@ their curves and log.
 
 import csv
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -13,15 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from primorl.base import PipelineError
-from primorl.base.dvc import Status
 from primorl.base.files import (
-    MANIFEST,
-    MODEL,
     ONLINE_CURVE,
     ONLINE_METRICS,
     file_sha256,
-    read_json,
     replaced_file,
 )
 from primorl.base.records import (
@@ -206,17 +200,6 @@ class PolicyResult(PolicyValue):
     """Seeds that were trained; one policy is the first one's."""
     recommendation: Recommendation | None = None
     """What to do with the policy; left out where an environment measured it."""
-
-
-def data_changed(status: Status | None = None) -> bool:
-    """Tell whether the partitions are of other data than the model; with a status, also whether
-    they will be.
-    """
-    with suppress(PipelineError):  # DVC cannot say, as while a run is under way
-        if status is not None and status.has_other_people():
-            return True
-    files, key = (MANIFEST, MODEL / "privacy.json"), "dataset_fingerprint"
-    return len({read_json(file).get(key) for file in files if file.exists()}) > 1
 
 
 @record

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from primorl.base.records import Count, FileRecord, Line, NaturalInt, Within, record
@@ -182,9 +182,16 @@ class Architecture:
     @classmethod
     def of(cls, config: ModelConfig) -> Architecture:
         """Read the sizes that a stored model states."""
-        stated = [each.name for each in fields(cls) if hasattr(config, each.name)]
-        own = {name: getattr(config, name) for name in stated}
-        return cls(**own, learned_termination=config.termination == LEARNED)
+        return cls(
+            config.observation_size,
+            config.action_size,
+            config.members,
+            config.hidden,
+            config.log_variance_low,
+            config.log_variance_high,
+            config.termination == LEARNED,
+            config.features,
+        )
 
     @property
     def inputs(self) -> int:

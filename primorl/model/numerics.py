@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from threading import Barrier
 from typing import Any, TypeVar
 
 import torch
@@ -159,14 +160,30 @@ def unflatten(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor
     return tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
 
 
+def start_pool(threads: int) -> ThreadPoolExecutor:
+    """Start a pool of threads that run tensor operations without further threads: where two share
+    an operation, the place where torch splits it changes last bits.
+    """
+    all_started = Barrier(threads)
+
+    def use_one_thread() -> None:
+        # the first call copies the process's number; products before it would ignore that
+        torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, "chunk", use_one_thread)
+    for started in [pool.submit(all_started.wait) for _ in range(threads)]:
+        started.result()
+    torch.set_num_threads(before)  # for threads that start later
+    return pool
+
+
 def map_in_threads(
     pool: ThreadPoolExecutor, threads: int, function: Callable[[T], Tensor], items: Iterable[T]
 ) -> Iterator[Tensor]:
     """Yield the results for ``items`` in their order; the next item is made here while ``threads``
     others are worked on.
-
-    A thread that starts while torch may use one runs its operations on that one: where two threads
-    share an operation, the place where torch splits it changes last bits.
     """
     running: deque[Future[Tensor]] = deque()
     for item in items:

@@ -78,7 +78,8 @@ class StartModel:
             return cls(**tensors, survival=survival)
         except FileNotFoundError:
             raise PipelineError(
-                f"{file}: not there: nobody was asked; choose another policy.starts"
+                f"{file}: not there: nobody was asked; choose another policy.starts, or set "
+                "released and run `dvc repro`, which is charged"
             ) from None
         except _BROKEN:
             raise PipelineError(

@@ -1,7 +1,6 @@
 """Advantages and policy gradients of a user's steps, each computed from her own data alone."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import local
@@ -10,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from primorl.model.numerics import Workspace, map_in_threads
+from primorl.model.numerics import Workspace, map_in_threads, start_pool
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, fill
 from primorl.online.network import PolicyNetwork, StepGradients
 
@@ -146,7 +145,7 @@ def by_pieces(function: PieceFunction, met: Trajectories, values: Tensor) -> Ite
     pieces = range(max(1, -(-met.users // _AT_ONCE)))
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(threads) as pool:
+        with start_pool(threads) as pool:
             yield from map_in_threads(pool, threads, rows, pieces)
     finally:
         torch.set_num_threads(threads)

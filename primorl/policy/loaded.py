@@ -221,7 +221,8 @@ class Policy:
             found = np.asanyarray("")
         if found.dtype.kind not in "biuf":
             raise ObservationError(
-                "observation: not numbers; give real ones, rows of one width, NaN for a missing one"
+                "observation: not numbers; give real ones (of pandas' own types by "
+                "`.astype(float)`), rows of one width, NaN for a missing one"
             )
         values: Floats = np.asarray(np.ma.filled(found.astype(np.float64), np.nan))
         size = self.observation_size

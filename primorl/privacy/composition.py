@@ -133,7 +133,8 @@ def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement | No
     found = {name: each for name, each in parts.items() if each is not None}
     if len(found) < len(parts):
         raise PipelineError(
-            f"{path}: of {' and '.join(parts)}, found {' and '.join(found)}; run `dvc repro`"
+            f"{path}: of {' and '.join(parts)}, found {' and '.join(found) or 'none'}; "
+            "run `dvc repro`"
         )
     several = len(found) > 1
     (expected,) = [compose_statement(found)] if several else found.values()

@@ -24,7 +24,8 @@ from primorl.base.files import (
 )
 from primorl.base.records import write_record
 from primorl.config.params import Params
-from primorl.evaluate.summary import NEWER, Summary, data_changed
+from primorl.data.storage.rows import data_changed
+from primorl.evaluate.summary import NEWER, Summary
 from primorl.policy.loaded import refuse_against_advice
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.ledger.history import Charge, list_budget_changes
@@ -102,7 +103,8 @@ def _refuse_an_edited_summary() -> None:
     written = hashlib.md5(SUMMARY.read_bytes(), usedforsecurity=False).hexdigest()
     if recorded not in (None, written):
         raise PipelineError(
-            f"{SUMMARY}: not what its stage wrote, by {files.LOCK}; run `dvc checkout`"
+            f"{SUMMARY}: not what its stage wrote, by {files.LOCK}; run `dvc repro`, or "
+            "`dvc checkout --force`"
         )
 
 

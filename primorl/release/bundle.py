@@ -264,7 +264,7 @@ def _check_ledger(bundle: contents.Bundle) -> None:
     for place, record in enumerate(ledger.records):
         try:
             event = event_from_json(record.event)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             said = f"records.{place}.event (not an event that this project accounts)"
             raise PipelineError(f"{path}: not as declared: {said}") from None
         alone = finite(compose([event], record.delta).epsilon_pld)

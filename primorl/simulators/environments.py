@@ -79,9 +79,8 @@ class GymBatch:
         action = env.action_space
         self.discrete_actions = isinstance(action, Discrete)
         self.observation_size = gymnasium.spaces.flatdim(env.observation_space)
-        self.action_dtype, self._first = action.dtype, 0
+        self.action_dtype = action.dtype
         if isinstance(action, Discrete):
-            self._first = int(action.start)
             self.action_low = np.zeros(int(action.n), np.float32)
             self.action_high = np.ones(int(action.n), np.float32)
         else:
@@ -131,7 +130,7 @@ class GymBatch:
         """
         for at, env in enumerate(self._envs):
             if not self._over[at]:
-                action = int(actions[at]) + self._first if self.discrete_actions else actions[at]
+                action = int(actions[at]) if self.discrete_actions else actions[at]
                 found = env.step(action)
                 self._latest[at], self._rewards[at], self._terminated[at], self._truncated[at] = (
                     found[:4]

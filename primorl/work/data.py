@@ -30,7 +30,7 @@ from primorl.base.files import (
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params
 from primorl.data.identity import membership
-from primorl.data.storage.rows import FILE, PartReader, UnitStore
+from primorl.data.storage.rows import UnitStore, read_fingerprint
 from primorl.data.storage.schema import PUBLIC_BY, Manifest, Spaces
 from primorl.model.termination import NONE, RULES
 from primorl.privacy.ledger.account import Account
@@ -230,10 +230,7 @@ def refuse_stale(partitions: Partitions) -> None:
 
     DVC does not run a stage again for files that a ``.dvcignore`` hides.
     """
-    if not (TRAJECTORIES / FILE).exists():  # a remote need not have them
-        return
-    now = PartReader(TRAJECTORIES, "ingest").info.dataset_fingerprint
-    if now != partitions.manifest.info.dataset_fingerprint:
+    if read_fingerprint() not in (None, partitions.manifest.info.dataset_fingerprint):
         raise PipelineError(
             f"{partitions.folder}: of other rows than {TRAJECTORIES}; run `dvc repro -f "
             "partition`, and see that no .dvcignore hides files of data/"

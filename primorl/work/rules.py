@@ -6,8 +6,8 @@ linear heads the variance that the noise adds to predictions (docs/fitted-plan.m
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from primorl.base import PipelineError
 from primorl.config.params import JobName, Params
@@ -22,7 +22,6 @@ from primorl.privacy.accounting.figures import estimate_noise_multiplier
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.work.jobs import CloneJob, MechanismNumbers, ModelJob, noise_of_share, solve_noise
 
-K = TypeVar("K")
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
     "dynamics.log_variance_bounds": (-5.0, 3.0),
@@ -200,10 +199,15 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
     )
     if dynamics.variant == "private":
         mechanism = _with_noise(params, mechanism)
-    local = _pick(LocalTraining, dynamics)
-    if linear:  # one step, on all rows that take part
-        rows = dynamics.max_transitions_per_unit
-        local = replace(local, batch_size=rows, local_epochs=1, beta_nll=0.0)
+    rows = dynamics.max_transitions_per_unit
+    local = LocalTraining(  # of linear heads one step, on all rows that take part
+        learning_rate=dynamics.learning_rate,
+        batch_size=rows if linear else dynamics.batch_size,
+        local_epochs=1 if linear else dynamics.local_epochs,
+        weight_decay=dynamics.weight_decay,
+        max_transitions_per_unit=rows,
+        beta_nll=0.0 if linear else dynamics.beta_nll,
+    )
     return ModelJob(
         variant=dynamics.variant,
         seed=params.seed,
@@ -217,15 +221,13 @@ def model_job(params: Params, manifest: Manifest) -> ModelJob:
         start=dynamics.start,
         normaliser=params.normaliser,
         local=count_rows(local, manifest),
-        server=_pick(ServerTraining, dynamics),
+        server=ServerTraining(
+            server_momentum=dynamics.server_momentum,
+            server_averaging=dynamics.server_averaging,
+            early_stopping=dynamics.early_stopping,
+        ),
         mechanism=mechanism,
     )
-
-
-def _pick(kind: type[K], settings: Any) -> K:
-    """Make a dataclass of those of its fields that settings have."""
-    own = (each.name for each in fields(cast(Any, kind)) if hasattr(settings, each.name))
-    return kind(**{name: getattr(settings, name) for name in own})
 
 
 def _with_noise(params: Params, mechanism: MechanismNumbers) -> MechanismNumbers:
@@ -428,10 +430,6 @@ class _Rounds:
     server_averaging: float
     walk: float
     norm: float
-    batch_size: ClassVar[int] = _ROWS_OF_CLONE
-    max_transitions_per_unit: ClassVar[int] = _ROWS_OF_CLONE
-    beta_nll: ClassVar[float] = 0.0
-    early_stopping: ClassVar[EarlyStopping] = EarlyStopping(every=10)
 
 
 _CLONE_OF_NETWORK = _Rounds(0.1, 120, 1.0, 0.9, 0.9, walk=5.0, norm=0.2)
@@ -500,6 +498,12 @@ def _job_of(
         delta=delta,
         queries={heads.PERSISTENCE: asked},
     )
+    local = LocalTraining(
+        learning_rate=rounds.learning_rate,
+        batch_size=_ROWS_OF_CLONE,
+        max_transitions_per_unit=_ROWS_OF_CLONE,
+        beta_nll=0.0,
+    )
     return CloneJob(
         variant=params.dynamics.variant,
         seed=params.seed,
@@ -510,7 +514,11 @@ def _job_of(
         start="public" if rounds is _CLONE_FROM_PUBLIC else "random",
         normaliser="public" if public else "model",
         scaled_by=None if public else model,
-        local=count_rows(_pick(LocalTraining, rounds), manifest, _FULL_SHARE),
-        server=_pick(ServerTraining, rounds),
+        local=count_rows(local, manifest, _FULL_SHARE),
+        server=ServerTraining(
+            server_momentum=rounds.server_momentum,
+            server_averaging=rounds.server_averaging,
+            early_stopping=EarlyStopping(every=10),
+        ),
         mechanism=mechanism,
     )

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TextIO
@@ -34,6 +35,7 @@ from primorl.base.files import (
 )
 from primorl.base.processes import place_among_processes
 from primorl.base.records import Hexadecimal, Line, Within, read_record, record, write_record
+from primorl.base.reporting import exit_status
 from tests.data.builders import snapshot
 
 
@@ -395,3 +397,16 @@ def test_a_project_in_a_folder_that_dvc_cannot_open_is_refused(
                 PipelineError, match=r"donn\\xe9es/project: found a name that is not"
             ):
                 refuse_readable()
+
+
+def test_a_warning_of_a_library_ends_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever PYTHONWARNINGS says; twin: pytest's own filter, which is no such option."""
+
+    def work() -> None:
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("error")
+        assert exit_status("x", work, debug=False) == 1
+        monkeypatch.setattr(sys, "warnoptions", ["error::DeprecationWarning"])
+        assert exit_status("x", work, debug=False) == 0

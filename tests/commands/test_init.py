@@ -21,6 +21,7 @@ import yaml
 from ruamel.yaml import YAML
 
 from pipeline import collect, ingest
+from primorl.base import PipelineError
 from primorl.base.files import write_json
 from primorl.base.reporting import StageLog
 from primorl.commands import main as cli
@@ -308,6 +309,29 @@ def test_a_dataset_of_minari_that_is_not_here_is_fetched_and_collect_finds_it(
     assert Path("data/raw/door/human-v2/data/metadata.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "environment", "rule"),
+    [
+        ("halfcheetah-medium-expert-v2", "HalfCheetah-v5", "none"),
+        ("kitchen-mixed-v0", None, "learned"),
+    ],
+)
+def test_a_dataset_of_d4rl_is_an_entry_in_one_step(
+    monkeypatch: pytest.MonkeyPatch, primorl: Call, name: str, environment: str | None, rule: str
+) -> None:
+    assert init("--d4rl", name) == 0
+    made = entry(name)
+    assert (made["environment"], made["termination"]) == (environment, rule)
+    assert made["options"] == {"name": name, "remote": True}
+    ours = yaml.safe_load((ROOT / "datasets/halfcheetah-medium-expert.yaml").read_text())
+    assert made["score"] == ours["score"] or not name.startswith("halfcheetah")
+    monkeypatch.chdir("project")
+    assert primorl("check")[0] == 0
+    if environment is None:  # of another package than Gymnasium
+        with pytest.raises(PipelineError, match="environment: found null; name a Gymnasium id"):
+            collect.body(load(), StageLog())
+
+
 def test_what_no_dataset_is_called_is_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
@@ -317,7 +341,8 @@ def test_what_no_dataset_is_called_is_one_line(
         (("--minari", "../secrets"), "--minari: found '../secrets'"),
         (("--minari", "older-v0"), "as Minari 0.5 has"),
         (("--minari", "hopper"), "--minari: found 'hopper'"),
-        (("--minari", "x", "--csv", "log.csv"), "found several"),
+        (("--d4rl", "hopper-v7"), "allowed are D4RL's, as hopper-"),
+        (("--d4rl", "x", "--csv", "log.csv"), "found several"),
     ):
         status, _, err = primorl("init", "project", *words)
         assert (status, err.count("\n"), Path("project").exists()) == (1, 1, False)

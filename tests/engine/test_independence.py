@@ -3,9 +3,13 @@ exact.
 """
 
 import math
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -341,3 +345,27 @@ def test_a_broken_round_leaves_nothing(
         assert torch.get_num_threads() == threads
     assert all(part.any() for part in setup.shape(first))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("chunk")]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="it counts Linux' threads")
+def test_a_pool_of_a_round_starts_no_further_threads() -> None:
+    """A thread's first product would start a team of its own, which splits products elsewhere."""
+    program = """
+import os, torch
+from primorl.model.numerics import map_in_threads, start_pool
+left, right = torch.randn(1000, 30), torch.randn(30, 20)
+left @ right
+before = len(os.listdir("/proc/self/task"))
+torch.set_num_threads(1)
+with start_pool(2) as pool:
+    list(map_in_threads(pool, 2, lambda _: left @ right, range(8)))
+    print(len(os.listdir("/proc/self/task")) - before)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == "2", found.stderr

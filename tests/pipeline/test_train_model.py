@@ -14,9 +14,12 @@ import torch
 
 from pipeline import clone_behaviour, ingest, partition, plan
 from primorl.base import PipelineError
+from primorl.base.dvc import Status
 from primorl.base.files import MODEL, PARTITIONS, read_json
 from primorl.base.reporting import StageLog
+from primorl.commands import plan_answer
 from primorl.config.params import Params
+from primorl.data.storage.rows import data_changed
 from primorl.engine import public
 from primorl.engine.training import ENGINE_VERSION
 from primorl.model.ensemble import GaussianEnsemble
@@ -188,11 +191,15 @@ def test_what_was_lost_or_exchanged_charges_nobody(
         if says is None:
             trained(params)
             assert len(charged(params)) == 1
+            assert not data_changed()
+            lose_one()
+            assert data_changed(), "so that no bundle is made of it"
             return
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
+            patch.setattr(plan_answer, "load", lambda: params)
             unopened(patch)
-            for work in (trained, preview):
+            for work in (trained, preview, lambda _: plan_answer.OwnRun.read(Status())):
                 with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*$"):
                     work(params)
 

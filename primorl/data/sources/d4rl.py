@@ -35,6 +35,7 @@ NAMES = Path(__file__).with_suffix(".csv")
 _FILE = "data.hdf5"
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations")
+_ENVIRONMENTS = {"halfcheetah": "HalfCheetah-v5", "hopper": "Hopper-v5", "walker2d": "Walker2d-v5"}
 
 
 class D4rl:
@@ -75,6 +76,20 @@ class D4rl:
                 raise PipelineError(f"options.name: {path} is not there; {remedy}")
             _fetch(address, path)
         return path
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Return what D4RL declares of a dataset, as keys of an entry; the environment where Gymnasium
+    has the same.
+
+    Raises:
+        PipelineError: D4RL has no such name.
+    """
+    row = _row_of(name)
+    environment = _ENVIRONMENTS.get(name.split("-")[0])
+    score = {"low": float(row["low"]), "high": float(row["high"]), "scale": 100.0}
+    options = {"name": name, "remote": True}
+    return {"environment": environment, "horizon": None, "options": options, "score": score}
 
 
 def _row_of(name: str) -> dict[str, str]:
@@ -160,7 +175,7 @@ class D4rlReader:
                 "source: minari"
             ) from None
         except (OSError, RuntimeError, TypeError, AttributeError, MemoryError) as broken:
-            found = f"no HDF5 file, truncated or corrupt ({type(broken).__name__})"
+            found = f"no HDF5 file, cut, corrupt, or of a filter not here ({type(broken).__name__})"
             raise BadRows(f"{self.path}: {found}; run `dvc repro collect` again") from None
         yield from episode_tables(self.spaces, self._episodes(self._check(arrays)))
 

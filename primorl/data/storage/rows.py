@@ -8,7 +8,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from primorl.base import PipelineError
+from primorl.base.dvc import Status
+from primorl.base.files import MANIFEST, MODEL, TRAJECTORIES, read_json
 from primorl.data.storage.schema import (
     IDS,
     Array,
@@ -109,6 +111,25 @@ def whole_units(batches: Iterable[pa.Table], unit: str) -> Iterator[pa.Table]:
         waiting.append(batch.slice(starts[-1]))
     if waiting:
         yield pa.concat_tables(waiting)
+
+
+def read_fingerprint() -> str | None:
+    """Read the fingerprint of ``data/trajectories``; None: they are not here, as on a remote."""
+    if not (TRAJECTORIES / FILE).exists():
+        return None
+    return PartReader(TRAJECTORIES, "ingest").info.dataset_fingerprint
+
+
+def data_changed(status: Status | None = None) -> bool:
+    """Tell whether trajectories or partitions are of other data than the model; with a status, also
+    whether they will be.
+    """
+    with suppress(PipelineError):  # DVC cannot say, as while a run is under way
+        if status is not None and status.has_other_people():
+            return True
+    files, key = (MANIFEST, MODEL / "privacy.json"), "dataset_fingerprint"
+    known = {read_json(file).get(key) for file in files if file.exists()}
+    return len((known | {read_fingerprint()}) - {None}) > 1
 
 
 class PartReader:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
-from primorl.base import PipelineError
+from primorl.base import Busy, PipelineError
 from primorl.privacy.ledger.history import Record, canonical
 
 Side = Literal["private", "public"]
@@ -316,13 +316,14 @@ class Progress:
             The mark; None if the checkpoint is an old copy.
 
         Raises:
-            PipelineError: the mark was edited or removed, or another process claims it now.
+            PipelineError: the mark was edited or removed.
+            Busy: another process claims it now.
         """
         before, after = self._read(charge), self._mark(charge, owner, saves)
         if before is not None and before.saves > saves:
             return None
         if not self._store.replace_progress(before, after):
-            raise PipelineError(f"charge {charge}: another process works on it; try again later")
+            raise Busy(f"charge {charge}: another process works on it; try again later")
         return after
 
     def advance(self, mark: Mark) -> Mark:

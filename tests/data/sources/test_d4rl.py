@@ -266,7 +266,7 @@ def test_what_the_layout_does_not_say_must_be_declared(project: Path) -> None:
         collected(entry(project / "x.hdf5"))
     np.savez("x.hdf5", **without(FULL, "metadata/algorithm"))
     Path("x.hdf5.npz").rename("x.hdf5")
-    with pytest.raises(PipelineError, match="no HDF5 file, truncated or corrupt"):
+    with pytest.raises(PipelineError, match="no HDF5 file, cut, corrupt, or of a filter"):
         ingested(collected(entry(project / "x.hdf5")))
 
 
