@@ -283,13 +283,13 @@ def _roll_out(
     begin: Tensor,
     weights: Tensor,
     seed: int,
-    x: Callable[[Visit], Tensor],
+    term: Callable[[Visit], Tensor],
 ) -> Tensor:
-    """Compute Σ_t w_t x_t of rollouts until they terminate; ``x`` takes x_t from a visit; float64
+    """Compute Σ_t w_t x_t of rollouts until they terminate; ``term`` takes x from a visit; float64
     ``[P, rollouts]``.
     """
     total = torch.zeros(policy.policies * len(begin), dtype=torch.float64)
     steps = int(weights.count_nonzero())  # weights descend
     for t, visit in enumerate(walk(model, policy, begin, steps, seed)):
-        total += torch.where(visit.alive, float(weights[t]) * x(visit), 0.0)
+        total += torch.where(visit.alive, float(weights[t]) * term(visit), 0.0)
     return total.view(policy.policies, -1)

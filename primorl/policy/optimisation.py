@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -262,12 +261,19 @@ def optimise(
     Raises:
         PipelineError: training diverged.
     """
-    own: dict[str, Any] = {"seeds": seeds, "reset_fraction": reset_fraction}
-    if comparison is not None:
-        own |= {"prior": comparison.prior, "divergences": comparison.divergences}
+    divergences = comparison.divergences if comparison else ()
     epochs = []
     with progress_bar(config.epochs, "policy", "epoch") as bar:
-        for epoch in train(model, starts, config, ReplayBuffer.batches, **own):
+        for epoch in train(
+            model,
+            starts,
+            config,
+            ReplayBuffer.batches,
+            seeds=seeds,
+            reset_fraction=reset_fraction,
+            prior=comparison.prior if comparison else None,
+            divergences=divergences,
+        ):
             for name in epoch.metrics[0]:
                 log.metric(name, fmean(each[name] for each in epoch.metrics), epoch.number)
             epochs.append(epoch.policies)
@@ -297,8 +303,6 @@ def write(
         model: that they were trained in.
     """
     choice, seeds = policies.choice, policies.seeds
-    facts = vars(released) | {"age_units": dict(released.age_units)}
-    statement, one_hot = facts.pop("statement"), facts.pop("one_hot") or None
     ends = model.bounds.observation_low, model.bounds.observation_high
     finite = all(bool(side.isfinite().all()) for side in ends)
     with replaced_directory(output) as fresh:
@@ -307,13 +311,19 @@ def write(
             exported.save(
                 folder,
                 policies.of_seed(number),
-                **facts,
+                variant=released.variant,
+                environment=released.environment,
                 seeds=seeds if len(seeds) > 1 and folder == fresh else None,
-                one_hot=one_hot,
+                names=released.names,
+                one_hot=released.one_hot or None,
+                trajectory_columns=released.trajectory_columns,
+                age_units=dict(released.age_units),
                 observation_range=ends if finite else None,
+                model_sha256=released.model_sha256,
+                ends=released.ends,
                 uncertainty=model.uncertainty,
                 penalty=model.penalty,
                 candidates=() if choice is None else choice.candidates[number],
                 clone_error=None if choice is None else choice.error,
             )
-            statement.write(folder)
+            released.statement.write(folder)

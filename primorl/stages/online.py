@@ -229,8 +229,16 @@ def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> 
     paid.check_event(run.mechanism)
     with progress_bar(state.cohorts, STAGE, "cohort") as bar:
         bar.update(state.started)
-        parts = run.update, run.network.to(device), run.mechanism, run.users, run.cohorts
-        return learn(*parts, state, save_checkpoint=paid.save, on_update=lambda now: bar.update())
+        return learn(
+            run.update,
+            run.network.to(device),
+            run.mechanism,
+            run.users,
+            run.cohorts,
+            state,
+            save_checkpoint=paid.save,
+            on_update=lambda now: bar.update(),
+        )
 
 
 def request_charge(params: Params, run: OnlineRun) -> Request:
@@ -301,8 +309,14 @@ def write_policies(
     folder: Path, params: Params, run: OnlineRun, policies: list[DeterministicPolicy]
 ) -> None:
     """Write the policies of an online run, the last of which is used."""
-    facts: Any = {"variant": params.dynamics.variant, "environment": str(params.chosen.environment)}
-    exported.save(folder, policies, policy="models/online", names=run.names, **facts)
+    exported.save(
+        folder,
+        policies,
+        variant=params.dynamics.variant,
+        environment=str(params.chosen.environment),
+        policy="models/online",
+        names=run.names,
+    )
 
 
 def summarise_online(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from primorl.model.architecture import (
     LITTLE_EXPLAINED,
     Explained,
     ModelConfig,
+    Network,
 )
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy import behaviour
@@ -59,8 +60,8 @@ def prepare_model(job: ModelJob, partitions: Partitions, compute: Compute) -> Tr
     """Set up the training of a model on the data that the partitions describe."""
     manifest = partitions.manifest
     assert job.normaliser != "model", "a model's scales are its own"
-    own = {"architecture": job.architecture(manifest), "horizon": manifest.info.horizon}
-    return _set_up(TrainingSetup, job, partitions, compute, normaliser=job.normaliser, **own)
+    network, horizon = job.architecture(manifest), manifest.info.horizon
+    return _set_up(TrainingSetup, job, partitions, compute, network, job.normaliser, horizon)
 
 
 def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> CloningSetup:
@@ -69,37 +70,45 @@ def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> Cl
     Raises:
         PipelineError: it takes the scales of a released model, which is missing or another one.
     """
-    scales: str | Normaliser = job.normaliser
-    if scales == "model":
-        scales = _released_scales(job.scaled_by, partitions)
-    own = {"architecture": job.network(partitions.manifest), "normaliser": scales}
-    return _set_up(CloningSetup, job, partitions, compute, **own)
+    network, scales = job.network(partitions.manifest), job.normaliser
+    if scales != "model":
+        return _set_up(CloningSetup, job, partitions, compute, network, scales)
+    released = _released_scales(job.scaled_by, partitions)
+    return _set_up(CloningSetup, job, partitions, compute, network, released)
 
 
 def _set_up(
-    kind: type[S], job: ModelJob | CloneJob, partitions: Partitions, compute: Compute, **own: Any
+    kind: type[S],
+    job: ModelJob | CloneJob,
+    partitions: Partitions,
+    compute: Compute,
+    architecture: Network,
+    normaliser: Literal["public", "private"] | Normaliser,
+    horizon: int | None = None,
 ) -> S:
-    """Set up a training, with fields of its ``own``; train the weights that its rounds begin with
-    on the public split, if the job says so.
+    """Set up a training; train the weights that its rounds begin with on the public split, if the
+    job says so.
     """
     manifest, public = partitions.manifest, partitions.public
     spaces = manifest.info.spaces
     one_hot, discrete = spaces.one_hot, spaces.discrete_actions
     setup = kind(
         mechanism=job.build_mechanism(manifest),
-        **own,
+        architecture=architecture,
         bounds=model_bounds(job.bounds, manifest, public),
         columns=ObservationColumns(spaces.observation_size, one_hot, discrete),
+        normaliser=normaliser,
         local=job.local,
         server=job.server,
         seed=job.seed,
         execution=choose_execution(compute),
+        horizon=horizon,
     )
     if job.start != "public":
         return setup
     scales = setup.make_normaliser(setup.view_public(public.flat()), {})
     view, beta = setup.view(public), job.local.beta_nll
-    start = make_start(setup.architecture, scales, view, job.seed, beta)
+    start = make_start(architecture, scales, view, job.seed, beta)
     return replace(setup, start=start)
 
 
@@ -187,13 +196,12 @@ def train_for(
             if group is not None:
                 group.check_coverage(setup.mechanism.units, store.numbers)
             rows = setup.view(store)
-        public, save = _public_rows(setup, partitions), paid.save
         trained = train(
             setup,
             rows,
-            public,
+            _public_rows(setup, partitions),
             state=paid.state,
-            save_checkpoint=save,
+            save_checkpoint=paid.save,
             on_round=report,
             group=group,
         )

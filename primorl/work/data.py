@@ -32,6 +32,7 @@ from primorl.config.params import Params
 from primorl.data.identity import membership
 from primorl.data.storage.rows import UnitStore, read_fingerprint
 from primorl.data.storage.schema import PUBLIC_BY, Manifest, Spaces
+from primorl.evaluate.wording import label
 from primorl.model.termination import NONE, RULES
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, Version
@@ -308,10 +309,15 @@ def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
     (`Membership`).
     """
     info = manifest.info
-    population = membership.population_digest(membership.project_secret(), info.population)
-    units = info.unit, manifest.private_units, members, public
-    simulated = info.environment is not None
-    return Version(info.dataset_fingerprint, *units, population=population, simulated=simulated)
+    return Version(
+        info.dataset_fingerprint,
+        info.unit,
+        manifest.private_units,
+        members,
+        public,
+        population=membership.population_digest(membership.project_secret(), info.population),
+        simulated=info.environment is not None,
+    )
 
 
 def _read_public(manifest: Manifest, folder: Path, public: bytes) -> UnitStore:
@@ -431,8 +437,7 @@ def check_labels(params: Params, spaces: Spaces) -> None:
     names = [*spaces.observation_names, *spaces.action_names, "reward", params.chosen.unit]
     labels, key = params.chosen.card.labels, f"datasets/{params.dataset}.yaml: card.labels"
     for name, text in labels.items():
-        own = (name, f"action {name}")  # where `primorl.evaluate.wording.label` puts words
-        if not any(each in own or f", {name}=" in f", {each}" for each in names):
+        if not any(label(each, {name: ""}) != each for each in names):
             some = ", ".join(names[:_MOST_NAMED])
             found = f"found {name!r}, which is no column of an observation and no action"
             raise PipelineError(f"{key}: {found}; allowed are such as {some}")

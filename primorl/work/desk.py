@@ -89,9 +89,13 @@ class Desk:
         with closing(open_to_charge(params)) as ledger:
             partitions = Partitions.read(PARTITIONS, ledger)
             refuse_stale(partitions)
-            budget = budget_of(params, partitions.manifest.private_units)
-            delta, version = params.privacy.delta, partitions.version
-            yield cls(ledger, budget, delta, version, _partitions=partitions)
+            yield cls(
+                ledger=ledger,
+                budget=budget_of(params, partitions.manifest.private_units),
+                delta=params.privacy.delta,
+                version=partitions.version,
+                _partitions=partitions,
+            )
 
     @classmethod
     @contextmanager

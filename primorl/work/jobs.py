@@ -152,15 +152,25 @@ class ModelJob(TrainingJob):
 
     def architecture(self, manifest: Manifest) -> Architecture:
         """Size what is trained for the data of the manifest."""
-        spaces, ends = manifest.info.spaces, manifest.info.termination == LEARNED
+        spaces, features = manifest.info.spaces, None
         size, actions = spaces.observation_size, spaces.action_size
-        sizes = size, actions, self.members, self.hidden
-        network = Architecture(*sizes, *self.log_variance_bounds, learned_termination=ends)
-        if self.degree is None:
-            return network
-        one_hot = one_hot_inputs(spaces.one_hot, size, actions, discrete=spaces.discrete_actions)
-        features = Polynomials(size + actions, one_hot, self.degree)
-        return replace(network, members=1, features=features, spread=False)
+        if self.degree is not None:
+            one_hot = one_hot_inputs(
+                spaces.one_hot, size, actions, discrete=spaces.discrete_actions
+            )
+            features = Polynomials(size + actions, one_hot, self.degree)
+        low, high = self.log_variance_bounds
+        return Architecture(
+            observation_size=size,
+            action_size=actions,
+            members=1 if features is not None else self.members,
+            hidden=self.hidden,
+            log_variance_low=low,
+            log_variance_high=high,
+            learned_termination=manifest.info.termination == LEARNED,
+            features=features,
+            spread=features is None,
+        )
 
     def build_mechanism(self, manifest: Manifest) -> Mechanism:
         """Build the mechanism on the units of the manifest."""
@@ -185,8 +195,15 @@ class CloneJob(TrainingJob):
     def network(self, manifest: Manifest) -> CloneNetwork:
         """Size the network for the data of the manifest."""
         spaces = manifest.info.spaces
-        sizes = spaces.observation_size, spaces.action_size, spaces.discrete_actions
-        return CloneNetwork(*sizes, self.hidden, *self.log_variance_bounds)
+        low, high = self.log_variance_bounds
+        return CloneNetwork(
+            observation_size=spaces.observation_size,
+            action_size=spaces.action_size,
+            discrete_actions=spaces.discrete_actions,
+            hidden=self.hidden,
+            log_variance_low=low,
+            log_variance_high=high,
+        )
 
     def build_mechanism(self, manifest: Manifest) -> Mechanism:
         """Build the mechanism on the units of the manifest."""

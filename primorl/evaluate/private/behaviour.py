@@ -142,8 +142,7 @@ class Behaviour:
         found = list[Answer]()
 
         def add(what: str, value: float, ci95: Interval | None, covers: str, bias: str) -> None:
-            own = {"what": what, "value": value, "ci95": ci95, "covers": covers, "bias": bias}
-            found.append(Answer.unpaid(NAME, "behaviour", **own))
+            found.append(Answer.unpaid(NAME, "behaviour", what, value, ci95, covers, bias))
 
         if (first, last) == (problem.return_low, problem.return_high):
             bias = f"Returns outside {first:.4g} to {last:.4g} count as the nearer end."

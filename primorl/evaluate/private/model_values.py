@@ -151,9 +151,9 @@ def _value(of: results.Of, returns: Tensor, what: str = results.MEAN_RETURN) -> 
         "wrong wherever the model is, and likely too high for a policy that was trained in this "
         "model"
     )
-    of_all, own = float(members.mean()), tuple(members.tolist())
-    about = {"value": of_all, "ci95": None, "members": own, "covers": covers, "bias": bias}
-    return results.Answer.unpaid(_NAME, of, what=what, **about)
+    return results.Answer.unpaid(
+        _NAME, of, what, float(members.mean()), None, covers, bias, tuple(members.tolist())
+    )
 
 
 def signs_against(problem: Problem, values: Sequence[results.Answer]) -> list[results.Veto]:
@@ -208,8 +208,9 @@ def _beyond(policy: float, clone: float) -> results.Answer:
         "drawn actions"
     )
     bias = "states are the model's own, which may be wrong where the policy goes"
-    about = {"value": policy - clone, "ci95": None, "covers": covers, "bias": bias}
-    return results.Answer.unpaid(_NAME, "policy", what=results.BEYOND, **about)
+    return results.Answer.unpaid(
+        _NAME, "policy", results.BEYOND, policy - clone, None, covers, bias
+    )
 
 
 _LEAST_SIDE = 0.1  # share of the states that a side of a median must have

@@ -53,9 +53,22 @@ class Answer:
     """The same number by each member of the released model."""
 
     @classmethod
-    def unpaid(cls, estimator: str, of: Of, **own: Any) -> Self:
-        """Make an answer of these fields whose cost is not known yet, or that costs nothing."""
-        return cls(estimator=estimator, of=of, epsilon=None, delta=None, **own)
+    def unpaid(
+        cls,
+        estimator: str,
+        of: Of,
+        what: str,
+        value: float,
+        ci95: tuple[float, float] | None,
+        covers: str,
+        bias: str,
+        members: tuple[float, ...] | None = None,
+    ) -> Self:
+        """Make an answer whose cost is not known yet, or that costs nothing."""
+        about: dict[str, Any] = {"covers": covers, "bias": bias, "epsilon": None, "delta": None}
+        return cls(
+            estimator=estimator, of=of, what=what, value=value, ci95=ci95, members=members, **about
+        )
 
     @property
     def finite(self) -> bool:

@@ -310,7 +310,8 @@ class Anchor:
             return None
         except (OSError, ValueError, KeyError, TypeError) as broken:
             raise PipelineError(
-                f"{self.path}: found no ledger's head ({type(broken).__name__}); restore it"
+                f"{self.path}: found no ledger's head ({type(broken).__name__}); restore it from "
+                "its backup"
             ) from None
 
     def advance(self, head: Head) -> None:
@@ -332,7 +333,8 @@ class Anchor:
                     fresh.write_text(json.dumps(vars(head)) + "\n", encoding="utf-8")
         except OSError as refused:
             raise PipelineError(
-                f"{self.path}: cannot be written: {refused.strerror}; mend that"
+                f"{self.path}: cannot be written ({refused.strerror}); let this user write its "
+                "folder, or free space"
             ) from None
 
 

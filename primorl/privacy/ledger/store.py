@@ -97,7 +97,8 @@ class Store:
         with self._clear_errors():
             if file is not None and self.begun and self._has(f"{_records.name}{_MOVED}"):
                 raise PipelineError(
-                    f"ledger {self.shown}: its charges were moved to another database; name it"
+                    f"ledger {self.shown}: its charges were moved to another database; set "
+                    "ledger.url to that one"
                 )
             if not read_only:
                 self._create_tables()
