@@ -25,8 +25,8 @@ OF_ERROR = 0.9
 in half the width of today's interval.
 """
 DOWN, UP = 0.5, 1.0
-"""And as a share of the gain: a policy finds a model's errors, and most gained more, up to twice,
-than a model said that knows little.
+"""And as a share of the gain, down of the lesser one: a policy finds a model's errors, and most
+gained more, up to twice, than a model said that knows little.
 """
 MOST_BEYOND = 0.3
 """Share of the policy's steps, beyond the clone's own, that may lie where the clone hardly is:
@@ -110,7 +110,8 @@ class Comparison:
         size, least = abs(self.gain), self.least_gain
         leasts = (each - self.gain + least for each in self.gains)
         overvalued = max(self.clone - self.people, 0.0)
-        low = least - DOWN * abs(least) - overvalued - OF_ERROR * self.half
+        doubted = least if least > 0 else size
+        low = least - DOWN * doubted - overvalued - OF_ERROR * self.half
         high = self.gain + UP * size + OF_ERROR * self.error
         most = self.highest - (self.people - self.half)
         return min(low, *leasts), min(max(high, *self.gains), max(most, self.gain))

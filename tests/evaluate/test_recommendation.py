@@ -143,5 +143,7 @@ def test_the_interval_is_as_wide_as_what_is_not_known(monkeypatch: pytest.Monkey
     # As much below what people get, a policy that is said to gain 18 over them is worth a trial.
     undervalued = recommend(found(drawn=(-94.0, -94.0), policy=(-62.0, -62.0)))
     assert (undervalued.answer, undervalued.interval) == ("trial", pytest.approx((7.2, 78.4)))
+    lost = recommend(found(drawn=(-94.0, -94.0), policy=(-84.0, -84.0)))
+    assert lost.interval == pytest.approx((-10.8, 34.4)), "less than people get: all is doubted"
     parted = recommend(found(drawn=(-94.0, -94.0), policy=(-43.0, -81.0)))
     assert parted.interval == pytest.approx((-1.0, 78.4)), "one says -81, where people get -80"
