@@ -6,17 +6,17 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.quality.logs import LOGS
+from benchmarks.quality.logs import ADVERSARIAL, LOGS
 from benchmarks.quality.logs.log import Box
 from benchmarks.speed import tables
 from primorl.config.datasets import TabularDataset, checked
 from tests.data.builders import collected, ingested
 
 
-@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("name", LOGS | ADVERSARIAL)
 def test_ingest_takes_every_row_of_a_log(name: str, project: Path) -> None:
     """So bounds, categories, ends and ids are those that the entry declares; no recipe helps."""
-    log = LOGS[name]
+    log = (LOGS | ADVERSARIAL)[name]
     assert not log.entry("log")["recipe"]
     log.write(Path("log"), 12, seed=3)
     rows = ingested(collected(checked(TabularDataset, log.entry("log")), name), name).num_rows

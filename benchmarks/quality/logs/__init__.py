@@ -2,6 +2,7 @@
 simulators.
 """
 
+from benchmarks.quality.logs.adversarial import Ahead, Edge, Genotypes, Responders, Window
 from benchmarks.quality.logs.icu import Icu, Unseen
 from benchmarks.quality.logs.log import Log
 from benchmarks.quality.logs.operations import Fleet, Inventory, Messages, Pricing
@@ -26,3 +27,7 @@ _ALL: tuple[Log, ...] = (
 )
 
 LOGS: dict[str, Log] = {log.name: log for log in _ALL}
+
+_MADE_TO_REFUTE: tuple[Log, ...] = (Ahead(), Edge(), Genotypes(), Responders(), Window())
+
+ADVERSARIAL: dict[str, Log] = {log.name: log for log in _MADE_TO_REFUTE}

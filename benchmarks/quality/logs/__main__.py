@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.machine import command, commit, keep, machine, read
-from benchmarks.quality.logs import LOGS, report
+from benchmarks.quality.logs import ADVERSARIAL, LOGS, report
 from benchmarks.quality.logs.project import run
 
 
@@ -26,7 +26,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--logs", nargs="+", choices=LOGS, default=list(LOGS))
+    known = LOGS | ADVERSARIAL
+    parser.add_argument("--logs", nargs="+", choices=known, default=list(LOGS))
     parser.add_argument("--people", type=int, nargs="+", default=[10_000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0])
     parser.add_argument("--seeds", type=int, default=1)
@@ -51,7 +52,7 @@ def main() -> None:
         if any(row.items() >= ({"log": log} | key).items() for row in rows):
             continue
         folder = work / f"{log}-{people}-{seed}-{epsilon:g}"
-        row = run(LOGS[log], **key, folder=folder)
+        row = run(known[log], **key, folder=folder)
         rows.append({"log": log} | key | row | same)
         keep("logs", rows)
         print(report.line(rows[-1]), flush=True)
