@@ -74,11 +74,17 @@ def test_columns_go_by_name_and_rows_keep_their_order(policy: Policy, of: str) -
     assert [line[0] for line in lines] == ["007", "8", "9"]
 
 
-def test_what_is_no_number_or_far_outside_is_not_guessed(policy: Policy) -> None:
+def test_what_is_no_number_or_far_outside_is_not_guessed(
+    policy: Policy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a comma in a number a line says where it is, and quotes none."""
     unknown = ["", "n/a", "NaN", "inf", "12/5", "1e999", "0x10", "1,234", "-31.1", "31.1"]
     lines = "".join(f'"{age}",1,5\n' for age in [*unknown, " 0.5 ", "+5e-1", ".5", "30.9"])
     assert predict(policy, text(f"age,dose,weight\n{lines}", "in.csv"), OUT) == (14, 10)
     found = read()
+    said = capsys.readouterr().err
+    assert "column 'age', row 8: found a number with a comma" in said
+    assert "1,234" not in said
     assert [row["abstained"] for row in found] == [True] * 10 + [False] * 4
     assert all(row["action"] is row["action_name"] is None for row in found[:10])
     number, far = "age is not a finite number", "age lies far outside the public range"
