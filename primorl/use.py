@@ -179,6 +179,8 @@ class Carry:
             if self.unit not in (None, unit):
                 found = f"found {self.unit!r}, and the policy's {aged} is in {unit}"
                 raise PipelineError(f"--age-unit: {found}; leave the option out")
+            if aged not in policy.age_units:
+                say(f"--age-unit: {aged} is given in {unit}; check it, the policy knows no unit")
             age = (time - since) / pd.Timedelta(1, unit)
             age = age.where(empty | values.notna())
             if policy.observation_range is not None:

@@ -142,7 +142,8 @@ def test_empty_cells_are_carried_and_their_ages_computed_where_asked(
     assert carry.fill(read_table(zoned), aged, zoned).num_rows == 5
     mixed = table({"time": [hours[0], *DAY[1:]], "ward": ["1"] * 5, **changes}, "mixed.csv")
     refused(aged, mixed, "only some with a zone", carry=carry)
-    assert main([*words, "--out", str(OUT), "--carry-by", "who"]) == 1
+    for lone in (["--carry-by", "who"], ["--age-unit", "hours"]):
+        assert main([*words, "--out", str(OUT), *lone]) == 1
 
 
 def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project: Path) -> None:
@@ -177,8 +178,8 @@ def test_a_column_that_a_join_made_twice_is_named_if_it_is_used(policy: Policy, 
             assert predict(policy, Path(of), OUT)[0] == 1
 
 
-def test_ages_are_in_the_unit_of_the_log(project: Path) -> None:
-    """A policy of MEDS knows it; of another one a person has to say it."""
+def test_ages_are_in_the_unit_of_the_log(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy of MEDS knows it; of another one a person has to say it, and is asked to check."""
     named = {"names": (AGES, ("up", "down"))}
     unknown = loaded(Path("unknown"), discrete=True, **named)
     known = loaded(Path("known"), discrete=True, age_units={"glucose_age": "minutes"}, **named)
@@ -189,6 +190,8 @@ def test_ages_are_in_the_unit_of_the_log(project: Path) -> None:
     for policy, carry, age in ((known, alone, 120), (unknown, hours, 2)):
         filled = carry.fill(read_table(given), policy, given)
         assert observations_of(filled, policy, given)[1, 1] == age
+        told = "glucose_age is given in hours; check it" in capsys.readouterr().err
+        assert told == (policy is unknown)
     refused(known, given, "found 'hours', and the policy's glucose_age is in minutes", carry=hours)
     refused(unknown, given, "--age-unit: not given; give the unit", carry=alone)
 

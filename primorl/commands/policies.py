@@ -56,8 +56,10 @@ def predict(
     from primorl.policy.loaded import choose, read_policy
     from primorl.use import Carry, predict
 
-    if bool(carry_by) != (carry_at is not None):
-        raise PipelineError("--carry-by, --carry-at: found one; give both, or none")
+    lone = age_unit is not None and carry_at is None
+    if bool(carry_by) != (carry_at is not None) or lone:
+        found = "found one, or --age-unit alone"
+        raise PipelineError(f"--carry-by, --carry-at: {found}; give both, or none of the three")
     carry = None
     if carry_by and carry_at:
         carry = Carry(tuple(carry_by), carry_at, age_unit)
