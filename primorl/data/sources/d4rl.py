@@ -72,7 +72,7 @@ class D4rl:
         path = folder / address.rpartition("/")[2]
         if not path.is_file():
             if not self._dataset.options.remote:
-                remedy = "set options.remote: true to fetch it, or D4RL_DATASET_DIR"
+                remedy = "put it there or in D4RL_DATASET_DIR, or set options.remote: true"
                 raise PipelineError(f"options.name: {path} is not there; {remedy}")
             _fetch(address, path)
         return path
@@ -107,8 +107,9 @@ def _fetch(address: str, path: Path) -> None:
         with replaced_file(path) as fresh:
             urllib.request.urlretrieve(address, fresh)
     except (OSError, ValueError, http.client.HTTPException) as unreachable:
-        reason = type(unreachable).__name__
-        raise PipelineError(f"options.name: {path} could not be fetched ({reason})") from None
+        failed = f"could not be fetched ({type(unreachable).__name__})"
+        remedy = f"put {address} there by hand, or in the folder D4RL_DATASET_DIR"
+        raise PipelineError(f"options.name: {path} {failed}; {remedy}") from None
 
 
 def check_parts(path: Path) -> None:
