@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from primorl.base import PipelineError
-from primorl.base.files import MANIFEST, MODEL, SUMMARY, write_json
+from primorl.base.files import MANIFEST, MODEL, SUMMARY, TRAJECTORIES, write_json
 from primorl.commands.main import main
 from primorl.policy.loaded import Policy
 from primorl.use import Carry, observations_of, predict, read_table
@@ -221,7 +221,7 @@ def test_an_hour_that_comes_twice_is_refused_without_a_zone(
 def test_of_a_clone_with_discrete_actions_probabilities_are_written(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After people joined, left or withdrew, a warning says so."""
+    """After people joined, left or withdrew, a warning says so, or that it cannot be known."""
     clone, words = Path("models/behaviour"), ["predict", "--against-advice", "--out", str(OUT)]
     clone.parent.mkdir()
     policy, given = loaded(clone, discrete=True, drawn=True, **NAMES), table(NAMED)
@@ -238,6 +238,10 @@ def test_of_a_clone_with_discrete_actions_probabilities_are_written(
     write_json(SUMMARY, {})
     assert main([*words, "--policy", str(clone), "--observations", str(given)]) == 0
     assert "models/behaviour: of the data as they were" in capsys.readouterr().err
+    TRAJECTORIES.mkdir()
+    (TRAJECTORIES / "rows.parquet").write_bytes(b"not Parquet")
+    assert main([*words, "--policy", str(clone), "--observations", str(given)]) == 0
+    assert "data/trajectories: cannot be read" in capsys.readouterr().err
 
 
 def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:

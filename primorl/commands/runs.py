@@ -20,6 +20,7 @@ from primorl.base.files import (
     POLICY,
     REPORT,
     SUMMARY,
+    TRAJECTORIES,
     home,
     refuse_readable,
 )
@@ -276,8 +277,12 @@ def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
     from primorl.data.storage.rows import data_changed
     from primorl.evaluate.summary import NEWER
 
-    if SUMMARY.exists() and data_changed(status):
-        say(f"warning: {file}: {NEWER}")
+    try:
+        if SUMMARY.exists() and data_changed(status):
+            say(f"warning: {file}: {NEWER}")
+    except (PipelineError, OSError):  # private rows, which no result needs
+        found = "cannot be read, so nobody knows whether people joined, left or withdrew"
+        say(f"warning: {TRAJECTORIES}: {found} since {file} was made")
 
 
 def runs(as_json: AsJson = False) -> None:
