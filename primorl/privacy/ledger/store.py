@@ -413,7 +413,8 @@ def _make_file(file: Path) -> None:
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError as refused:
         raise PipelineError(
-            f"ledger {file}: cannot be created ({refused.strerror}); set another ledger.url"
+            f"ledger {file}: cannot be created ({refused.strerror}); let this user write its "
+            "folder, or set another ledger.url"
         ) from None
 
 
