@@ -281,8 +281,7 @@ def _numbers(array: pa.Array, name: str, path: Path) -> Matrix:
         comma = pc.index(pc.match_substring_regex(text, _COMMA), True).as_py()
         if comma >= 0:
             found = f"column {name!r}, row {comma + 1}: found a number with a comma"
-            remedy = "write decimal points, such as 3.5, and no thousands separators"
-            say(f"warning: {path}: {found}, on which the policy abstains; {remedy}")
+            say(f"warning: {path}: {found}; write decimal points (3.5), no thousands separators")
         array = pc.if_else(fits, text, pa.scalar(None, text.type))
     elif not any(getattr(pa.types, f"is_{fit}")(kind) for fit in _OF_NUMBERS):
         raise PipelineError(f"{path}: column {name!r}: found {kind}; allowed: numbers")

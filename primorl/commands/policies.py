@@ -56,10 +56,10 @@ def predict(
     from primorl.policy.loaded import choose, read_policy
     from primorl.use import Carry, predict
 
-    lone = age_unit is not None and carry_at is None
-    if bool(carry_by) != (carry_at is not None) or lone:
-        found = "found one, or --age-unit alone"
-        raise PipelineError(f"--carry-by, --carry-at: {found}; give both, or none of the three")
+    if bool(carry_by) != (carry_at is not None) or (age_unit and not carry_by):
+        raise PipelineError(
+            "--carry-by, --carry-at: found one, or --age-unit alone; give both, or none of them"
+        )
     carry = None
     if carry_by and carry_at:
         carry = Carry(tuple(carry_by), carry_at, age_unit)

@@ -20,7 +20,6 @@ from primorl.base.files import (
     POLICY,
     REPORT,
     SUMMARY,
-    TRAJECTORIES,
     home,
     refuse_readable,
 )
@@ -281,8 +280,7 @@ def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
         if SUMMARY.exists() and data_changed(status):
             say(f"warning: {file}: {NEWER}")
     except (PipelineError, OSError):  # private rows, which no result needs
-        found = "cannot be read, so nobody knows whether people joined, left or withdrew"
-        say(f"warning: {TRAJECTORIES}: {found} since {file} was made")
+        say(f"warning: {file}: {files.TRAJECTORIES} cannot be read: people may have left since")
 
 
 def runs(as_json: AsJson = False) -> None:

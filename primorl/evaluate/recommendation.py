@@ -120,11 +120,6 @@ class Comparison:
         return min(low, *self.gains), min(max(high, *self.gains), max(most, self.gain))
 
 
-def recommend_for(answers: PrivateEvaluation, environment: str | None) -> Recommendation | None:
-    """Recommend by the answers; None: an environment measured the policy."""
-    return recommend(answers) if environment is None else None
-
-
 def recommend(answers: PrivateEvaluation) -> Recommendation:
     """Recommend by the answers of private evaluation.
 
@@ -189,7 +184,7 @@ def compare(answers: PrivateEvaluation) -> Comparison | str:
     people, verdict = answers.answer("behaviour", MEAN_RETURN), answers.verdict
     if people is None or verdict is None:
         return "today's return was not asked (privacy.shares)"
-    if not answers.believed:
+    if not verdict.believed:
         why = [veto.reason for veto in verdict.vetoes if veto.disbelieves]
         return f"the model is not to be believed: {'; '.join(why)}"
     clone = answers.answer("clone", AS_DRAWN)

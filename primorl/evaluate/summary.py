@@ -30,7 +30,7 @@ from primorl.base.records import (
 from primorl.base.reporting import RunContent, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
-from primorl.evaluate.wording import account, guarantee, name_people
+from primorl.evaluate.wording import guarantee, name_people
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import SpentOnDataset, Statement
@@ -361,9 +361,7 @@ def content_of(
         score: of the dataset.
     """
     overall, plain = evaluation.overall, summary.to_json()
-    promise = guarantee(name_people(plain, {}))
-    if summary.private and summary.spent_on_dataset is not None:
-        promise = f"of the policy: {promise}; spent in all, up to this run: {account(plain)}"
+    promise = f"of the policy: {guarantee(name_people(plain, {}))}"
     tags = {"dataset_fingerprint": fingerprint, "mlflow.note.content": promise}
     if summary.void:
         tags["void"] = "; ".join(summary.void)

@@ -86,9 +86,8 @@ class Bill:
             line += ": what does not fit is refused before it reads a private row"
         if self.lost:
             line += f"; {why} it needs {self._name_lost()}"
-        if self.budget is not None and self.overdrawn:
-            limit = f"privacy.budget ({at_most(self.budget.epsilon, 6)})"
-            line += f"; {limit} is below the {at_most(self.spent)} that is spent: it pays no more"
+        if self.overdrawn:
+            line += f"; privacy.budget is below the ε {at_most(self.spent)} that is spent"
         return line + self.online
 
     __repr__ = __str__
@@ -190,9 +189,7 @@ class Bill:
         """
         if self.budget is None or self.fits:
             return
-        remedy = "ask for a smaller ε"
-        if self.overdrawn:
-            remedy = "the budget is below what is spent: raise it"
+        remedy = "raise it above what is spent" if self.overdrawn else "ask for a smaller ε"
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which "
             f"{at_most(self.spent)} is spent and {left_of(self.budget.epsilon, self.spent)} left; "

@@ -283,7 +283,7 @@ def test_a_name_finds_the_file_here_or_fetches_it(
     address = there.absolute().as_uri()
     d4rl.NAMES.write_text(f"name,address,low,high\ntiny-medium-v0,{address},-1,1\n")
     for name, remote, says in (
-        ("tiny-medium-v0", False, r"tiny\.hdf5 is not there; put it there or in D4RL_DATASET_DIR"),
+        ("tiny-medium-v0", False, r"tiny\.hdf5 is not there; put .* there by hand, .*remote: true"),
         ("tiny-x-v0", True, "found 'tiny-x-v0'; allowed are D4RL's, as tiny-medium-v0"),
     ):
         with pytest.raises(PipelineError, match=says):
