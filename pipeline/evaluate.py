@@ -30,7 +30,7 @@ from primorl.base.files import (
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.evaluate.private.problem import Recordings
-from primorl.evaluate.recommendation import recommend_for
+from primorl.evaluate.recommendation import recommend
 from primorl.evaluate.returns import in_environment, in_model
 from primorl.evaluate.summary import Evaluation, Summary, content_of, write_curve
 from primorl.model.ensemble import GaussianEnsemble
@@ -85,7 +85,7 @@ def body(params: Params, log: StageLog) -> None:
         public_returns=(
             np.array([]) if found.recorded is None else found.recorded.reward.sum(1).numpy()
         ),
-        recommendation=recommend_for(found.answers, environment),
+        recommendation=recommend(found.answers) if environment is None else None,
     )
     summary.write(SUMMARY)
     content = content_of(

@@ -27,7 +27,7 @@ from primorl.data.storage.rows import UnitStore, data_changed
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import PublicTrajectories
 from primorl.evaluate.private.results import PrivateEvaluation
-from primorl.evaluate.recommendation import recommend_for
+from primorl.evaluate.recommendation import recommend
 from primorl.evaluate.summary import NEWER, Summary, repeat
 from primorl.model.architecture import Variant
 from primorl.policy.config import PolicyConfig
@@ -135,7 +135,7 @@ class VerifiedRun:
         if CURVES.exists() and file_sha256(CURVES) != found.curve_sha256:
             raise PipelineError(f"{CURVES}: not that of {SUMMARY}; run `dvc repro evaluate`")
         repeated = repeat(self.policy, self.answers)
-        repeated["recommendation"] = recommend_for(self.answers, found.env_id)
+        repeated["recommendation"] = recommend(self.answers) if found.env_id is None else None
         for key, value in repeated.items():
             if getattr(found, key) != value:
                 other = f"not what {POLICY / FILE} or {PRIVATE_EVALUATION} says"

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from primorl.base import PipelineError
+from primorl.base import PipelineError, say
 from primorl.base.files import replaced_file
 from primorl.base.records import TimeUnit
 from primorl.data.sources.logs import ZONE, can_end_summer_time, check_text, header_of
@@ -27,6 +27,7 @@ _LARGEST_HEADER = 2**22  # bytes
 _OF_NUMBERS = ("integer", "floating", "decimal", "boolean", "null")
 _ZONE = r":.*(?:Z|[+-]\d\d(?::?\d\d)?)\s*$"
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
+_COMMA = r"^[-+]?[\d.]*,\d+$"
 
 Matrix = npt.NDArray[np.float64]
 
@@ -178,6 +179,8 @@ class Carry:
             if self.unit not in (None, unit):
                 found = f"found {self.unit!r}, and the policy's {aged} is in {unit}"
                 raise PipelineError(f"--age-unit: {found}; leave the option out")
+            if aged not in policy.age_units:
+                say(f"--age-unit: {aged} is given in {unit}; check it, the policy knows no unit")
             age = (time - since) / pd.Timedelta(1, unit)
             age = age.where(empty | values.notna())
             if policy.observation_range is not None:
@@ -268,11 +271,17 @@ def _column(table: pa.Table, name: str, path: Path) -> pa.Array:
 
 
 def _numbers(array: pa.Array, name: str, path: Path) -> Matrix:
-    """Read numbers, or text, as float64; NaN where there is no number."""
+    """Read numbers, or text, as float64; NaN where there is no number, such as 3,5, which a
+    warning names.
+    """
     kind = array.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         text = pc.utf8_trim_whitespace(array)
         fits = pc.match_substring_regex(text, _NUMBER)
+        comma = pc.index(pc.match_substring_regex(text, _COMMA), True).as_py()
+        if comma >= 0:
+            found = f"column {name!r}, row {comma + 1}: found a number with a comma"
+            say(f"warning: {path}: {found}; write decimal points (3.5), no thousands separators")
         array = pc.if_else(fits, text, pa.scalar(None, text.type))
     elif not any(getattr(pa.types, f"is_{fit}")(kind) for fit in _OF_NUMBERS):
         raise PipelineError(f"{path}: column {name!r}: found {kind}; allowed: numbers")

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from primorl.base import PipelineError
-from primorl.base.files import MANIFEST, MODEL, SUMMARY, write_json
+from primorl.base.files import MANIFEST, MODEL, SUMMARY, TRAJECTORIES, write_json
 from primorl.commands.main import main
 from primorl.policy.loaded import Policy
 from primorl.use import Carry, observations_of, predict, read_table
@@ -74,11 +74,17 @@ def test_columns_go_by_name_and_rows_keep_their_order(policy: Policy, of: str) -
     assert [line[0] for line in lines] == ["007", "8", "9"]
 
 
-def test_what_is_no_number_or_far_outside_is_not_guessed(policy: Policy) -> None:
+def test_what_is_no_number_or_far_outside_is_not_guessed(
+    policy: Policy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a comma in a number a line says where it is, and quotes none."""
     unknown = ["", "n/a", "NaN", "inf", "12/5", "1e999", "0x10", "1,234", "-31.1", "31.1"]
     lines = "".join(f'"{age}",1,5\n' for age in [*unknown, " 0.5 ", "+5e-1", ".5", "30.9"])
     assert predict(policy, text(f"age,dose,weight\n{lines}", "in.csv"), OUT) == (14, 10)
     found = read()
+    said = capsys.readouterr().err
+    assert "column 'age', row 8: found a number with a comma" in said
+    assert "1,234" not in said
     assert [row["abstained"] for row in found] == [True] * 10 + [False] * 4
     assert all(row["action"] is row["action_name"] is None for row in found[:10])
     number, far = "age is not a finite number", "age lies far outside the public range"
@@ -136,7 +142,8 @@ def test_empty_cells_are_carried_and_their_ages_computed_where_asked(
     assert carry.fill(read_table(zoned), aged, zoned).num_rows == 5
     mixed = table({"time": [hours[0], *DAY[1:]], "ward": ["1"] * 5, **changes}, "mixed.csv")
     refused(aged, mixed, "only some with a zone", carry=carry)
-    assert main([*words, "--out", str(OUT), "--carry-by", "who"]) == 1
+    for lone in (["--carry-by", "who"], ["--age-unit", "hours"]):
+        assert main([*words, "--out", str(OUT), *lone]) == 1
 
 
 def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project: Path) -> None:
@@ -171,8 +178,8 @@ def test_a_column_that_a_join_made_twice_is_named_if_it_is_used(policy: Policy, 
             assert predict(policy, Path(of), OUT)[0] == 1
 
 
-def test_ages_are_in_the_unit_of_the_log(project: Path) -> None:
-    """A policy of MEDS knows it; of another one a person has to say it."""
+def test_ages_are_in_the_unit_of_the_log(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy of MEDS knows it; of another one a person has to say it, and is asked to check."""
     named = {"names": (AGES, ("up", "down"))}
     unknown = loaded(Path("unknown"), discrete=True, **named)
     known = loaded(Path("known"), discrete=True, age_units={"glucose_age": "minutes"}, **named)
@@ -183,6 +190,8 @@ def test_ages_are_in_the_unit_of_the_log(project: Path) -> None:
     for policy, carry, age in ((known, alone, 120), (unknown, hours, 2)):
         filled = carry.fill(read_table(given), policy, given)
         assert observations_of(filled, policy, given)[1, 1] == age
+        told = "glucose_age is given in hours; check it" in capsys.readouterr().err
+        assert told == (policy is unknown)
     refused(known, given, "found 'hours', and the policy's glucose_age is in minutes", carry=hours)
     refused(unknown, given, "--age-unit: not given; give the unit", carry=alone)
 
@@ -212,7 +221,7 @@ def test_an_hour_that_comes_twice_is_refused_without_a_zone(
 def test_of_a_clone_with_discrete_actions_probabilities_are_written(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After people joined, left or withdrew, a warning says so."""
+    """After people joined, left or withdrew, a warning says so, or that it cannot be known."""
     clone, words = Path("models/behaviour"), ["predict", "--against-advice", "--out", str(OUT)]
     clone.parent.mkdir()
     policy, given = loaded(clone, discrete=True, drawn=True, **NAMES), table(NAMED)
@@ -229,6 +238,10 @@ def test_of_a_clone_with_discrete_actions_probabilities_are_written(
     write_json(SUMMARY, {})
     assert main([*words, "--policy", str(clone), "--observations", str(given)]) == 0
     assert "models/behaviour: of the data as they were" in capsys.readouterr().err
+    TRAJECTORIES.mkdir()
+    (TRAJECTORIES / "rows.parquet").write_bytes(b"not Parquet")
+    assert main([*words, "--policy", str(clone), "--observations", str(given)]) == 0
+    assert "data/trajectories cannot be read" in capsys.readouterr().err
 
 
 def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:

@@ -56,8 +56,10 @@ def predict(
     from primorl.policy.loaded import choose, read_policy
     from primorl.use import Carry, predict
 
-    if bool(carry_by) != (carry_at is not None):
-        raise PipelineError("--carry-by, --carry-at: found one; give both, or none")
+    if bool(carry_by) != (carry_at is not None) or (age_unit and not carry_by):
+        raise PipelineError(
+            "--carry-by, --carry-at: found one, or --age-unit alone; give both, or none of them"
+        )
     carry = None
     if carry_by and carry_at:
         carry = Carry(tuple(carry_by), carry_at, age_unit)

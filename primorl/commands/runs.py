@@ -276,8 +276,11 @@ def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
     from primorl.data.storage.rows import data_changed
     from primorl.evaluate.summary import NEWER
 
-    if SUMMARY.exists() and data_changed(status):
-        say(f"warning: {file}: {NEWER}")
+    try:
+        if SUMMARY.exists() and data_changed(status):
+            say(f"warning: {file}: {NEWER}")
+    except (PipelineError, OSError):  # private rows, which no result needs
+        say(f"warning: {file}: {files.TRAJECTORIES} cannot be read: people may have left since")
 
 
 def runs(as_json: AsJson = False) -> None:

@@ -154,7 +154,10 @@ class RowCheck:
         self._check_order(table, starts)
         if (horizon := self._info.horizon) is not None:
             too_long = np.diff(starts, append=table.num_rows) > horizon
-            allowed = f"at most {horizon} steps, as `horizon` or the environment says"
+            allowed = (
+                f"at most {horizon} steps (rows, less a last one cut off), as `horizon` or the "
+                "environment says"
+            )
             self._refuse(too_long, "an episode longer than the horizon", allowed, starts + horizon)
         self._check_numbers(table)
         self._check_ends(table, starts)

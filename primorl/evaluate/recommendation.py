@@ -19,6 +19,7 @@ from primorl.evaluate.private.results import (
     MEAN_RETURN,
     PrivateEvaluation,
 )
+from primorl.evaluate.wording import value
 
 OF_ERROR = 0.9
 """How far the interval reaches up, in what is known to be wrong where people act as today, and down
@@ -69,7 +70,7 @@ class Comparison:
 
     Attributes:
         people: mean return of the people in the data.
-        half: half the width of its 95% interval.
+        ends: its 95% interval.
         scale: spread of the people's returns, 10% to 90%, or the size of their mean if unknown.
         clone: the model's value of a clone that draws actions as people do.
         gains: what each member of the model says that the policy adds to that.
@@ -77,11 +78,16 @@ class Comparison:
     """
 
     people: float
-    half: float
+    ends: tuple[float, float]
     scale: float
     clone: float
     gains: tuple[float, ...]
     highest: float = math.inf
+
+    @property
+    def half(self) -> float:
+        """Half the width of the people's interval."""
+        return (self.ends[1] - self.ends[0]) / 2
 
     @property
     def gain(self) -> float:
@@ -114,11 +120,6 @@ class Comparison:
         return min(low, *self.gains), min(max(high, *self.gains), max(most, self.gain))
 
 
-def recommend_for(answers: PrivateEvaluation, environment: str | None) -> Recommendation | None:
-    """Recommend by the answers; None: an environment measured the policy."""
-    return recommend(answers) if environment is None else None
-
-
 def recommend(answers: PrivateEvaluation) -> Recommendation:
     """Recommend by the answers of private evaluation.
 
@@ -134,8 +135,9 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
     bars = find_bars(answers)
     if compared.error > MOST_UNSURE * compared.scale:
         unsure = (
-            f"people get {compared.people:.4g} today, and the model says {compared.clone:.4g} for "
-            "people who act as they do: too uncertain or too far away to compare anything"
+            f"people get {value(compared.people, compared.ends)} today, and the model says "
+            f"{compared.clone:.4g} for people who act as they do: too uncertain or too far away to "
+            "compare anything"
         )
         reason = _sentences(unsure, *bars)
         return Recommendation(answer="more_data", policy=None, reason=reason)
@@ -182,7 +184,7 @@ def compare(answers: PrivateEvaluation) -> Comparison | str:
     people, verdict = answers.answer("behaviour", MEAN_RETURN), answers.verdict
     if people is None or verdict is None:
         return "today's return was not asked (privacy.shares)"
-    if not answers.believed:
+    if not verdict.believed:
         why = [veto.reason for veto in verdict.vetoes if veto.disbelieves]
         return f"the model is not to be believed: {'; '.join(why)}"
     clone = answers.answer("clone", AS_DRAWN)
@@ -200,7 +202,7 @@ def compare(answers: PrivateEvaluation) -> Comparison | str:
     of_clone, of_policy = (each.members or (each.value,) for each in (clone, policy))
     return Comparison(
         people=people.value,
-        half=(ends[1] - ends[0]) / 2,
+        ends=ends,
         scale=scale,
         clone=fmean(of_clone),
         gains=tuple(own - today for own, today in zip(of_policy, of_clone, strict=True)),

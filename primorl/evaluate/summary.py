@@ -361,7 +361,7 @@ def content_of(
         score: of the dataset.
     """
     overall, plain = evaluation.overall, summary.to_json()
-    promise = guarantee(name_people(plain, {}))
+    promise = f"of the policy: {guarantee(name_people(plain, {}))}"
     tags = {"dataset_fingerprint": fingerprint, "mlflow.note.content": promise}
     if summary.void:
         tags["void"] = "; ".join(summary.void)

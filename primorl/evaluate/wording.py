@@ -77,19 +77,19 @@ def gain(advice: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Shown:
-    """A measured value beside another of the same length and discount.
+    """Today's mean return, of the same length and discount as the policy's.
 
     Attributes:
-        name: whose it is, and who says so.
+        source: who says so.
         value: mean return.
         ends: 95% interval; None: unknown.
-        of_policy: whether it is the policy's.
+        note: what the interval covers, and what it does not, of people who were asked.
     """
 
-    name: str
+    source: str
     value: float
     ends: Sequence[float] | None
-    of_policy: bool = False
+    note: str = ""
 
 
 def describe_trial(advice: Mapping[str, Any], today: Shown | None, people: int, units: str) -> str:
@@ -152,24 +152,16 @@ def list_explained(model: Mapping[str, Any], labels: Mapping[str, str]) -> list[
     return [*rows[-1:], *rows[:-1]]
 
 
-def today_note(summary: Mapping[str, Any]) -> str:
-    """Say what the interval of today's return covers, and what it does not; empty where the people
-    were not asked.
-    """
-    today = _todays_answer(summary)
-    return "" if today is None else f"It covers {today['covers']}. {today['bias']}"
-
-
-def _todays_answer(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def todays_answer(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the people's own mean return; None: they were not asked."""
     of_mean = "behaviour", MEAN_RETURN
     answers = summary.get("private_evaluation") or ()
     return next((each for each in answers if (each["of"], each["what"]) == of_mean), None)
 
 
-def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
-    """List the measured values that may stand side by side: today's practice, then the policy where
-    a simulator measured it.
+def find_today(summary: Mapping[str, Any], discount: float) -> Shown | None:
+    """Find the measured return of today's practice that may stand beside the policy's; None: there
+    is none.
 
     Private units' answers are of trajectories as long as recordings are. Other values are of whole
     episodes and not discounted, so one kind of them is shown.
@@ -178,29 +170,21 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
         summary: content of ``metrics/summary.json``.
         discount: of the private units' answers.
     """
-    answers = [
-        each for each in summary.get("private_evaluation") or () if each["what"] == MEAN_RETURN
-    ]
     measured, alike = summary["return_mean"] is not None, discount == 1
-    rows = []
-    today = _todays_answer(summary)
+    today = todays_answer(summary)
     if today is not None and (alike or not measured):
-        people = plural(summary["unit"])
-        name = f"today's practice, counted over the {people}, with noise for their privacy"
-        rows.append(Shown(name, today["value"], today["ci95"]))
-    elif summary.get("public_return_mean") is not None and (alike or measured or not answers):
-        name = f"today's practice, {summary['public_trajectories']} public trajectories"
-        rows.append(Shown(name, summary["public_return_mean"], summary["public_return_ci95"]))
-    if measured:
-        name = "the policy, in the simulator"
-        rows.append(Shown(name, summary["return_mean"], summary["return_ci95"], True))
-    return rows
+        source = f"counted over the {plural(summary['unit'])}, with noise for their privacy"
+        note = f"It covers {today['covers']}. {today['bias']}"
+        return Shown(source, today["value"], today["ci95"], note)
+    asked = summary.get("private_evaluation")
+    if summary.get("public_return_mean") is None or (asked and not (alike or measured)):
+        return None
+    source = f"{summary['public_trajectories']} public trajectories"
+    return Shown(source, summary["public_return_mean"], summary["public_return_ci95"])
 
 
-def describe_signs(verdict: Verdict | None) -> str:
+def describe_signs(verdict: Verdict) -> str:
     """Say what speaks against the model; empty: nothing does, or nothing was asked."""
-    if verdict is None:
-        return ""
     signs = [_sentence(veto.reason) for veto in verdict.vetoes]
     return " ".join(signs if verdict.believed else ["Do not believe the model.", *signs])
 
@@ -231,12 +215,6 @@ def source(answer: Mapping[str, Any]) -> str:
     """Name an answer's estimator and its cost, such as "behaviour (ε 0.2)" or "model (free)"."""
     price = "free" if answer["delta"] is None else f"ε {at_most(answer['epsilon'])}"
     return f"{answer['estimator']} ({price})"
-
-
-def can_compare(summary: Mapping[str, Any]) -> bool:
-    """Whether what the policy does may be shown beside today's practice, as the advice allows."""
-    advised = summary.get("recommendation")
-    return advised is None or advised["answer"] != "more_data"
 
 
 _NO_WORDS = ("", "id", "pid", "sid", "uid", "mrn", "ssn", "subjid", "usubjid")
@@ -302,7 +280,7 @@ def text(summary: Mapping[str, Any]) -> str:
 
 def _describe_answers(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe today's return, and what speaks against the model; empty where nothing was asked."""
-    today = _todays_answer(summary)
+    today = todays_answer(summary)
     rows = []
     if today is not None:
         rows.append(("today", f"{value(today['value'], today['ci95'])} by {source(today)}"))

@@ -149,7 +149,7 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     declared, answers = content.get(contents.DECLARED, {}), content.get(contents.ANSWERS)
     labels = declared.get("labels", {})
     asked = answers or {"estimates": (), "discount": 1.0, "statements": {}}
-    verdict, conduct = Verdict.of(asked.get("verdict")) or Verdict(), asked.get("conduct")
+    verdict, conduct = Verdict.of(asked.get("verdict")), asked.get("conduct")
     people = {"unit": statement["unit"], "units": statement["units"]}
     told = {**summary, **people, "private_evaluation": asked["estimates"]}
     beside = compare_with_today(told, asked["discount"], verdict, conduct, model)
@@ -199,19 +199,17 @@ def compare_with_today(
         conduct: what the policy does (`primorl.evaluate.private.results.Conduct`); None: unknown.
         model: ``config.json`` of the model, which names actions that nobody takes.
     """
-    rows = wording.comparable(summary, discount)
-    today = next((row for row in rows if not row.of_policy), None)
+    today = wording.find_today(summary, discount)
     advice, units = summary.get("recommendation"), wording.plural(summary["unit"])
     uses = conduct["actions"] if conduct else []
     farthest = sorted(uses, key=lambda use: abs(use["policy"] - use["clone"]), reverse=True)
     return {
         "units": units,
         "today": today,
-        "today_note": wording.today_note(summary),
         "trial": wording.describe_trial(advice, today, summary["units"], units) if advice else "",
         "against": wording.describe_signs(verdict),
         "practice": write_practice(summary, discount, believed=verdict.believed),
-        "believed": verdict.believed and wording.can_compare(summary),
+        "believed": verdict.believed and (advice is None or advice["answer"] != "more_data"),
         "conduct": conduct,
         "uses": [use for use in uses if use in farthest[:_MOST_ACTIONS]],
         "rare": [uses[place]["name"] for place in model.get("rare_actions") or () if uses],
@@ -250,19 +248,17 @@ def write_practice(summary: Content, discount: float = 1.0, *, believed: bool = 
         discount: γ of the private units' answers.
         believed: whether values in the model may be shown.
     """
-    rows = wording.comparable(summary, discount)
+    today, counted = wording.find_today(summary, discount), wording.todays_answer(summary)
     answers = summary.get("private_evaluation") or ()
-    told = {each["what"]: each for each in answers if each["of"] == "behaviour"}
-    today = next((row.ends for row in rows if not row.of_policy), None)
-    modelled = [each["value"] for each in answers if each["what"] == AS_DRAWN]
+    modelled = next((each["value"] for each in answers if each["what"] == AS_DRAWN), None)
     return _section(
         "compared",
         summary=summary,
-        known=MEAN_RETURN in told or summary.get("public_return_ci95") is not None,
-        today=today,
-        policy=next((row.ends for row in rows if row.of_policy), None),
-        modelled=modelled[0] if modelled and MEAN_RETURN in told and believed else None,
-        counted=told[MEAN_RETURN]["value"] if MEAN_RETURN in told else None,
+        known=counted is not None or summary.get("public_return_ci95") is not None,
+        today=None if today is None else today.ends,
+        policy=summary["return_ci95"],
+        modelled=modelled if counted and believed else None,
+        counted=counted,
     )
 
 

@@ -149,7 +149,7 @@ def write_page(facts: Facts) -> str:
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = released if released["private"] else summary
     promise = {"epsilon": leading["epsilon"], "delta": leading["delta"], "void": void}
-    verdict = Verdict.of(summary.get("model_verdict")) or Verdict()
+    verdict = Verdict.of(summary.get("model_verdict"))
     beside = card.compare_with_today(summary, facts.discount, verdict, facts.conduct, facts.model)
     lengths = any(each.what == _LENGTHS for each in training.queries)
     template = card.environment("primorl.report", autoescape=True).get_template("report.html.j2")

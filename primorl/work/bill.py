@@ -86,6 +86,8 @@ class Bill:
             line += ": what does not fit is refused before it reads a private row"
         if self.lost:
             line += f"; {why} it needs {self._name_lost()}"
+        if self.overdrawn:
+            line += f"; privacy.budget is below the ε {at_most(self.spent)} that is spent"
         return line + self.online
 
     __repr__ = __str__
@@ -174,6 +176,11 @@ class Bill:
         """Whether the budget allows all that is unpaid."""
         return self.budget is None or not self.unpaid or self.after <= self.budget.epsilon
 
+    @property
+    def overdrawn(self) -> bool:
+        """Whether the budget was set below what is spent."""
+        return self.budget is not None and self.spent > self.budget.epsilon
+
     def refuse_beyond_budget(self) -> None:
         """Refuse to pay for one job where not all unpaid jobs fit the budget together.
 
@@ -182,11 +189,12 @@ class Bill:
         """
         if self.budget is None or self.fits:
             return
+        remedy = "raise it above what is spent" if self.overdrawn else "ask for a smaller ε"
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which "
             f"{at_most(self.spent)} is spent and {left_of(self.budget.epsilon, self.spent)} left; "
-            f"with {name_charges(self.unpaid)} it would be about {at_most(self.after)}; ask for a "
-            "smaller ε, or put the last ε back in params.yaml. Nothing was charged"
+            f"with {name_charges(self.unpaid)} it would be about {at_most(self.after)}; {remedy}, "
+            "or put the last ε back in params.yaml. Nothing was charged"
         )
 
     def refuse_unpayable(self) -> None:

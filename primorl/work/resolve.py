@@ -281,9 +281,8 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
     }
     for key, (asked, allowed) in asking.items():
         if asked == "public" and not manifest.public_units:
-            raise PipelineError(
-                f"{key}: needs public units, data/partitions has none; allowed: {allowed}"
-            )
+            found = "data/partitions has none; after a change of partition, run `dvc repro plan`"
+            raise PipelineError(f"{key}: needs public units, {found}; allowed: {allowed}")
     q = params.privacy.sampling_probability
     if q is not None and q * units < 1:
         raise PipelineError(

@@ -123,7 +123,9 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     assert float(line.split("): ε ")[1].split()[0]) == pytest.approx(spent, rel=1e-3)
     assert line.endswith(", of a budget of 2")
     edit("params.yaml", privacy={"budget": {"epsilon": 1e-3}})
-    assert "does not fit" in said(primorl)
+    low = said(primorl)
+    assert "does not fit" in low
+    assert "; privacy.budget is below the ε " in low
     assert "(target_epsilon 0.25): " in said(primorl, "--run-epsilon 0.25"), "the run's, unwritten"
     assert primorl("plan", "--run-epsilon", "1", "--rounds", "9")[0] == 1
     edit("params.yaml", privacy={"budget": {"epsilon": None}})

@@ -84,7 +84,7 @@ SIGNS = {
         ({"drawn": (-85.0,), "policy": (-69.0,), "spread": 290.0}, "keep", "is below 4%"),
         ({"beyond": 0.29}, "trial", ""),
         ({"beyond": 0.35}, "keep", "35% more of its steps"),
-        ({"today": (-130.0, -30.0)}, "more_data", "too uncertain"),
+        ({"today": (-130.0, -30.0)}, "more_data", "(-130 to -30) today, and the"),
         ({"today": (-130.0, -30.0), "spread": 400.0}, "keep", "no gain at all"),
         ({"drawn": ()}, "more_data", "No clone"),
         # A member of the model says that it loses.

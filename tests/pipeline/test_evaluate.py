@@ -183,7 +183,8 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
     for name in ("return_mean", "normalized_score", "epsilon"):
         assert logged.data.metrics[name] == summary[name]
     assert logged.data.metrics["train_model.public_loss"] == 0.5
-    assert logged.data.tags["mlflow.note.content"] == "ε = 1.19, δ = 1e-05 per trajectory"
+    note = logged.data.tags["mlflow.note.content"]
+    assert note == "of the policy: ε = 1.19, δ = 1e-05 per trajectory"
     assert logged.data.params.keys() >= (run_of | stated | {"units": 9}).keys()
     folders = ("metrics", "plots", "models/policy")
     found = {f.path for each in folders for f in store.list_artifacts(logged.info.run_id, each)}

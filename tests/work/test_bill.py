@@ -187,6 +187,9 @@ def test_what_is_paid_is_known_by_its_identity(
             ledger.commit(answer.id)
             (CHECKPOINTS / f"{answer.id}.safetensors").touch()
     assert charges(params) == nothing
+    assert charges(at(here, 0.1, 1.0)).startswith(f"{nothing}; privacy.budget is below the ε ")
+    with pytest.raises(PipelineError, match="raise it above what is spent, or put"):
+        check(at(here, 0.1, 0.9))
     again = charges(replace(params, seed=7))
     assert prices(again) == [model, clone], "the question is about no model"
     shares = {**params.privacy.shares, "clone": 0.05}

@@ -57,11 +57,10 @@ def advice(row: Row) -> Recommendation | None:
     kept = row["answers"]
     estimates = tuple(Answer(covers="-", bias="-", **each) for each in kept["estimates"])
     bounds = kept.get("return_bounds")  # rows that are older have none
-    verdict = Verdict.of(kept["verdict"])
-    if verdict is not None:  # as signs are judged today
-        others = [veto for veto in verdict.vetoes if veto.kind != "random_as_good"]
-        sign = judge_chance([each for each in estimates if each.finite])
-        verdict = Verdict(vetoes=(*others, *([] if sign is None else [sign])))
+    vetoes = Verdict.of(kept["verdict"]).vetoes
+    others = [veto for veto in vetoes if veto.kind != "random_as_good"]
+    sign = judge_chance([each for each in estimates if each.finite])  # as it is judged today
+    verdict = Verdict(vetoes=(*others, *([] if sign is None else [sign])))
     about: dict[str, Any] = {"dataset": row["log"], "unit": "person", "units": row["people"]}
     return recommend(
         PrivateEvaluation(

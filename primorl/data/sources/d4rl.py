@@ -70,11 +70,18 @@ class D4rl:
         address = _row_of(name)["address"]
         folder = Path(os.environ.get("D4RL_DATASET_DIR", Path.home() / ".d4rl" / "datasets"))
         path = folder / address.rpartition("/")[2]
-        if not path.is_file():
-            if not self._dataset.options.remote:
-                remedy = "set options.remote: true to fetch it, or D4RL_DATASET_DIR"
-                raise PipelineError(f"options.name: {path} is not there; {remedy}")
-            _fetch(address, path)
+        if path.is_file():
+            return path
+        remedy = f"put {address} there by hand, or into the folder D4RL_DATASET_DIR"
+        if not self._dataset.options.remote:
+            remedy += ", or set options.remote: true"
+            raise PipelineError(f"options.name: {path} is not there; {remedy}")
+        try:
+            with replaced_file(path) as fresh:
+                urllib.request.urlretrieve(address, fresh)
+        except (OSError, ValueError, http.client.HTTPException) as unreachable:
+            failed = f"could not be fetched ({type(unreachable).__name__})"
+            raise PipelineError(f"options.name: {path} {failed}; {remedy}") from None
         return path
 
 
@@ -100,15 +107,6 @@ def _row_of(name: str) -> dict[str, str]:
         allowed = ", ".join(near or list(known)[:5])
         raise PipelineError(f"options.name: found {name!r}; allowed are D4RL's, as {allowed}")
     return known[name]
-
-
-def _fetch(address: str, path: Path) -> None:
-    try:
-        with replaced_file(path) as fresh:
-            urllib.request.urlretrieve(address, fresh)
-    except (OSError, ValueError, http.client.HTTPException) as unreachable:
-        reason = type(unreachable).__name__
-        raise PipelineError(f"options.name: {path} could not be fetched ({reason})") from None
 
 
 def check_parts(path: Path) -> None:

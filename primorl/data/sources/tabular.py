@@ -4,7 +4,6 @@ transitions.
 
 import itertools
 import shutil
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -230,7 +229,7 @@ class TabularReader:
         self._or_merged = merged if self._unit == "trajectory" else ""
         self._unused = self._earns = False  # rewards of last rows that are cut; others
         self._had = set[float]()  # rewards of rows that end their trajectory
-        self._cut = Counter[str]()  # values beyond bounds
+        self._cut = dict[str, None]()  # what had values beyond bounds; how many is private
         self._levels = set[float | None]()  # of trajectories with one reward in all rows, or None
 
     def tables(self) -> Generator[pa.Table]:
@@ -243,8 +242,8 @@ class TabularReader:
             hint = "" if self._earns else "warning: no other row has a reward: "
             found = "the last row of trajectories that do not terminate has a reward"
             say(f"ingest: {hint}{found}, which is not used: {REMEDY}")
-        for what, count in (+self._cut).items():
-            say(f"ingest: {count} values of {what} were beyond bounds, and cut there")
+        for what in self._cut:
+            say(f"ingest: some values of {what} were beyond bounds, and cut there")
         if None not in self._levels and len(self._levels) > 1:
             why = "an outcome is the reward of the last row alone"
             say(f"ingest: warning: a trajectory's rows all earn the same; {why}")
@@ -468,7 +467,8 @@ class TabularReader:
         low, high = np.array(pair, np.float32)  # the numbers are float32 too
         outside = (values < low) | (values > high)
         if self._options.beyond_bounds == "clip":
-            self._cut[what] += int(outside.sum())
+            if outside.any():
+                self._cut[what] = None
             return np.clip(values, low, high)
         bad = ", ".join(names[i] for i in np.flatnonzero(outside.any(axis=0)))
         self._log.refuse(

@@ -103,11 +103,9 @@ class Verdict:
     """Signs and warnings that bar a trial."""
 
     @classmethod
-    def of(cls, content: Mapping[str, Any] | None) -> Self | None:
-        """Rebuild it from a summary's plain content; None: there is none."""
-        if content is None:
-            return None
-        return cls(vetoes=tuple(Veto(**veto) for veto in content.get("vetoes", ())))
+    def of(cls, content: Mapping[str, Any] | None) -> Self:
+        """Rebuild it from a summary's plain content; None: nothing speaks against the model."""
+        return cls(vetoes=tuple(Veto(**veto) for veto in (content or {}).get("vetoes", ())))
 
     @property
     def believed(self) -> bool:
@@ -242,13 +240,6 @@ class PrivateEvaluation(records.FileRecord):
     """Between which returns are taken to lie, by declared bounds or those of the public split;
     `null`: nothing was asked.
     """
-
-    @property
-    def believed(self) -> bool:
-        """Whether values in the model may be shown and compared; so it is where nothing was
-        asked.
-        """
-        return self.verdict is None or self.verdict.believed
 
     @property
     def asked(self) -> bool:

@@ -412,9 +412,8 @@ def _make_file(file: Path) -> None:
         with suppress(FileExistsError):
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError as refused:
-        raise PipelineError(
-            f"ledger {file}: cannot be created ({refused.strerror}); set another ledger.url"
-        ) from None
+        found = f"cannot be created ({refused.strerror}); let this user write its folder"
+        raise PipelineError(f"ledger {file}: {found}, or set another ledger.url") from None
 
 
 def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:

@@ -247,7 +247,7 @@ TOLD: dict[str, tuple[list[Event], dict[str, Any], str]] = {
     "a reward beyond": (
         [(7, 9, "MEAL", 80.0)],
         {},
-        "1 values of reward were beyond bounds",
+        "some values of reward were beyond bounds",
     ),
     "beyond the horizon": ([], {"horizon": 1}, "1 trajectories are longer than the horizon"),
     "at the horizon": ([], {"horizon": 2}, ""),

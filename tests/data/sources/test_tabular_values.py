@@ -74,8 +74,8 @@ def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(
     cut = run(entry(beyond_bounds="clip", **BOUNDED)).to_pylist()
     told = [each for each in capsys.readouterr().err.splitlines() if "beyond bounds" in each]
     assert [each.split(" were ")[0] for each in told] == [
-        "ingest: 4 values of observation",
-        "ingest: 2 values of reward",
+        "ingest: some values of observation",
+        "ingest: some values of reward",
     ]
     for each, whole in zip(cut, EXPECTED, strict=True):
         for name in ("observation", "next_observation"):
