@@ -26,9 +26,9 @@ _UNEXPLAINED = 0.5  # share of a target that no features explain, as is usual
 SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
 EXPLAINED, REWARD_OFFSET = "explained", "reward_offset"
 FIRST_STATES, LENGTHS = "first_states", "lengths"
-PERSISTENCE = "persistence"  # of a clone, the others of a model
+PERSISTENCE, PRODUCTS = "persistence", "products"  # of a clone, the others of a model
 """Names of the queries in ``privacy.json``."""
-LATE = (RESIDUALS, EXPLAINED, REWARD_OFFSET, FIRST_STATES, LENGTHS, PERSISTENCE)
+LATE = (RESIDUALS, EXPLAINED, REWARD_OFFSET, FIRST_STATES, LENGTHS, PERSISTENCE, PRODUCTS)
 """Queries that are asked after the rounds: they need the weights, or the released scales."""
 SHARES = {
     SCALES: 0.15,
@@ -39,6 +39,7 @@ SHARES = {
     FIRST_STATES: 0.06,
     LENGTHS: 0.03,
     PERSISTENCE: 0.08,
+    PRODUCTS: 0.08,
 }
 """Shares of their training's ε that the queries take."""
 PARTS = 32
@@ -47,6 +48,7 @@ LENGTH_CONTRIBUTION = Fractions(1, 2 * PARTS)
 """Of a unit to `LENGTHS`: parts of the horizon, truncated trajectories first."""
 ONE_NUMBER = BoundedSum(1, 1.0)
 """Of a unit to `REWARD_OFFSET` and to `PERSISTENCE`."""
+_MOST_PRODUCTS = 1000  # numbers that `PRODUCTS` asks for at most, else squares alone
 SURELY_EXPLAINED = 2.0
 """Standard errors of what is explained of the reward, up to which it may be nothing."""
 LOST_YES, LOST_OF_CUBES = 0.2, 0.02
@@ -92,6 +94,19 @@ def explained_contribution(targets: int) -> BoundedSum:
     much as all other targets together.
     """
     return BoundedSum(3 * targets, math.sqrt(_USUAL_VARIANCE * 2))
+
+
+def count_products(observations: int, actions: int) -> int:
+    """Count the squares and products of columns that `PRODUCTS` asks about: squares alone where
+    there are too many.
+    """
+    pairs = observations * (observations + 1) // 2
+    return pairs if actions * pairs <= _MOST_PRODUCTS else observations
+
+
+def products_contribution(observations: int, actions: int) -> BoundedSum:
+    """Return the contribution of a unit to the query of squares and products."""
+    return BoundedSum(actions * count_products(observations, actions), 1.0)
 
 
 def first_state_contribution(observations: int, one_hot: OneHot) -> BoundedSum:

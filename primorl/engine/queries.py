@@ -1,5 +1,5 @@
-"""Charged queries of all units: scales, residuals, first states, lengths and persistence; and what
-is made of their answers.
+"""Charged queries of all units: scales, residuals, first states and lengths; persistence and
+products of a clone; and what is made of their answers.
 """
 
 import math
@@ -42,6 +42,7 @@ _SEEN = 3.5  # standard deviations of its noise, above which a mean square is to
 _NEGLIGIBLE = 2.0  # standard deviations of its noise, below which a share is told from nothing
 _LEAST_CHANGE = 0.1  # scale of changes, at least, in deviations of the number itself
 _LEAST_SPREAD = 0.1  # of first states, in deviations of the number
+_FARTHEST_COLUMN = 2.0  # in its scale, of squares and products
 _LEAST_VARIANCE = 1e-6  # of a discrete action that a clone is sure of
 _LEAST_SCALE = 1e-4  # of a number, in half widths of its declared range
 
@@ -348,8 +349,10 @@ class _PredictionQuery(ABC):
         """A unit's contribution."""
 
     @abstractmethod
-    def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
-        """Summarise one unit's rows, ``[rows, targets]`` each, standardised."""
+    def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
+        """Summarise one unit's rows, ``[rows, inputs]``, and twice ``[rows, targets]``; all are
+        standardised.
+        """
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
@@ -364,7 +367,8 @@ class _PredictionQuery(ABC):
             found = []
             for unit, rows in enumerate(own.sum(1).tolist()):
                 seen = features[unit : unit + 1, :rows].expand(len(parts[0]), -1, -1).contiguous()
-                found.append(self.summarise(self.predict(parts, seen), wanted[unit, :rows]))
+                predicted = self.predict(parts, seen)
+                found.append(self.summarise(seen[0], predicted, wanted[unit, :rows]))
             total += contribution.total(torch.stack(found))
         return total
 
@@ -385,7 +389,7 @@ class ResidualQuery(_PredictionQuery):
         """A unit's contribution."""
         return heads.residual_contribution(self.targets)
 
-    def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
+    def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `_PredictionQuery.summarise`."""
         size = ((predicted - known).abs() / _LARGEST_RESIDUAL).clamp(max=1.0).double()
         return _roots_and_squares(size).mean(0)
@@ -424,7 +428,7 @@ class ExplainedQuery(_PredictionQuery):
         weights[-1] = 1.0
         return weights
 
-    def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
+    def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `_PredictionQuery.summarise`."""
         pair = torch.stack((known, predicted - known)).double()
         target, gap = pair.clamp(-_FARTHEST_TARGET, _FARTHEST_TARGET)
@@ -460,7 +464,7 @@ class RewardOffsetQuery(_PredictionQuery):
 
     contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
 
-    def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
+    def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `_PredictionQuery.summarise`."""
         return (known - predicted)[:, -1:].double().mean(0)
 
@@ -473,16 +477,8 @@ class RewardOffsetQuery(_PredictionQuery):
 
 
 @dataclass(frozen=True)
-class PersistenceQuery(_PredictionQuery):
-    """Asks every unit how alike two actions in a row deviate from a clone: the mean, over its rows,
-    of the product of two residuals, each in the clone's own standard deviations.
-
-    It is 0 where all that is left beside the clone is chance, and not where a habit lasts, a sign
-    that no column has, or what the clone cannot express. A unit of one row adds nothing.
-    ``targets`` are the actions.
-    """
-
-    contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
+class _CloneQuery(_PredictionQuery):
+    """Asks every unit how its actions deviate from a clone; ``targets`` are the actions."""
 
     discrete: bool
     log_variance: tuple[float, float]
@@ -491,20 +487,77 @@ class PersistenceQuery(_PredictionQuery):
         """Return the clone's output, of its one network."""
         return outputs(weights, inputs, torch.relu)[0]
 
-    def summarise(self, predicted: Tensor, known: Tensor) -> Tensor:
-        """See `_PredictionQuery.summarise`."""
-        if len(known) < 2:
-            return torch.zeros(1, dtype=torch.float64)
+    def residuals(self, predicted: Tensor, known: Tensor) -> Tensor:
+        """Return how actions deviate, in the clone's own standard deviations: ``[rows, targets]``,
+        whose expected square sums to 1 if all that is left beside the clone is chance.
+        """
         if self.discrete:
             share = predicted.softmax(-1)
             variance = (1 - share.square().sum(-1, keepdim=True)).clamp(min=_LEAST_VARIANCE)
-            residual = (known - share) / variance.sqrt()
-        else:
-            mean, raw = predicted.chunk(2, -1)
-            deviation = (bound_softly(raw, *self.log_variance) / 2).exp()
-            residual = (known - mean.tanh()) / (deviation * math.sqrt(self.targets))
+            return (known - share) / variance.sqrt()
+        mean, raw = predicted.chunk(2, -1)
+        deviation = (bound_softly(raw, *self.log_variance) / 2).exp()
+        return (known - mean.tanh()) / (deviation * math.sqrt(self.targets))
+
+
+@dataclass(frozen=True)
+class PersistenceQuery(_CloneQuery):
+    """Asks every unit how alike two actions in a row deviate from a clone: the mean, over its rows,
+    of the product of two residuals.
+
+    It is 0 where all that is left beside the clone is chance, and not where a habit lasts, a sign
+    that no column has, or what the clone cannot express. A unit of one row adds nothing.
+    """
+
+    contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
+
+    def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
+        """See `_PredictionQuery.summarise`."""
+        if len(known) < 2:
+            return torch.zeros(1, dtype=torch.float64)
+        residual = self.residuals(predicted, known)
         alike = (residual[1:] * residual[:-1]).sum(-1)
         return alike.double().mean(0, keepdim=True)
+
+
+@dataclass(frozen=True)
+class ProductsQuery(_CloneQuery):
+    """Asks every unit whether its actions go by squares and products of columns that a clone cannot
+    express: the mean, over its rows, of each residual times each of them.
+
+    It is 0 where all that is left beside the clone is chance, or goes by what no column has.
+    """
+
+    observations: int
+
+    @property
+    def contribution(self) -> BoundedSum:
+        """A unit's contribution."""
+        return heads.products_contribution(self.observations, self.targets)
+
+    def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
+        """See `_PredictionQuery.summarise`."""
+        size = self.observations
+        count = heads.count_products(size, self.targets)
+        first, second = torch.arange(size).expand(2, -1)
+        if count > size:
+            first, second = torch.triu_indices(size, size)
+        column = inputs.clamp(-_FARTHEST_COLUMN, _FARTHEST_COLUMN).double()
+        asked = []
+        for residual in self.residuals(predicted, known).double().T:
+            products = (column.T * residual) @ column / len(column)
+            products -= residual.mean() * torch.eye(size, dtype=torch.float64)
+            asked.append(products[first, second])
+        return torch.cat(asked) / math.sqrt(count)
+
+    def share(self, answer: Tensor, noise: float) -> tuple[float, float]:
+        """Estimate the share of what the clone leaves of actions that squares and products explain
+        together, as if they were uncorrelated, and its standard error: post-processing.
+        """
+        count, size = heads.count_products(self.observations, self.targets), len(answer)
+        found = float(answer.square().sum()) - size * noise**2
+        error = noise * math.sqrt(2 * size * noise**2 + 4 * max(found, 0.0))
+        return count * found, count * error
 
 
 @dataclass(frozen=True)

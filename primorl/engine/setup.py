@@ -339,10 +339,26 @@ class CloningSetup(TrainingSetup):
         """See `TrainingSetup.late_queries`."""
         if not self.mechanism.queries:
             return {}
+        return {
+            heads.PERSISTENCE: queries.PersistenceQuery(*self._asked),
+            heads.PRODUCTS: queries.ProductsQuery(*self._asked, self.columns.observation_size),
+        }
+
+    def estimate_products(self, answers: Answers) -> tuple[float, float] | None:
+        """Estimate what squares and products of columns explain of what the clone leaves, with its
+        standard error; None: nobody was asked, or the answer was lost.
+        """
+        if heads.PRODUCTS not in answers:
+            return None
+        query = queries.ProductsQuery(*self._asked, self.columns.observation_size)
+        return query.share(answers[heads.PRODUCTS], self.noise_of(heads.PRODUCTS))
+
+    @property
+    def _asked(self) -> tuple[int, bool, tuple[float, float]]:
+        """Actions, whether they are discrete, and the bounds of their log-variance."""
         shape = self.architecture
         bounds = shape.log_variance_low, shape.log_variance_high
-        query = queries.PersistenceQuery(shape.action_size, shape.discrete_actions, bounds)
-        return {heads.PERSISTENCE: query}
+        return shape.action_size, shape.discrete_actions, bounds
 
     def view(self, store: CohortSource) -> CohortSource:
         """Return the store's units as observations and actions."""

@@ -195,6 +195,7 @@ def save(
     rounds: int,
     engine_version: int,
     persistence: tuple[float, float] | None = None,
+    products: tuple[float, float] | None = None,
     warnings: tuple[str, ...] = (),
     **facts: Any,
 ) -> None:
@@ -206,6 +207,7 @@ def save(
         rounds: in the weights.
         engine_version: of the engine that trained it.
         persistence: see `BehaviourConfig`.
+        products: see there, too.
         warnings: that bar a trial.
         facts: variant, environment, names and the other arguments of `exported.save`.
     """
@@ -229,5 +231,6 @@ def save(
         engine_version=engine_version,
         rare_actions=behaviour.rare,
         persistence=persistence,
+        products=products,
         warnings=warnings,
     ).write(folder)

@@ -49,6 +49,9 @@ S = TypeVar("S", bound=TrainingSetup)
 # model
 _DRAW = "privacy.draw pays for another draw"
 _COPIES = 8
+_COMBINED = 0.15
+"""Share of what a clone leaves that squares and products of columns explain, up to which the clone
+passes (benchmarks/results.md)."""
 _PERSISTENT = 0.33
 """How alike two actions in a row deviate from a clone, up to which chance or weak habits explain it
 (benchmarks/results.md)."""
@@ -440,6 +443,7 @@ def write_clone(
     persistence = None
     if PERSISTENCE in trained.answers:
         persistence = (float(trained.answers[PERSISTENCE][0]), setup.noise_of(PERSISTENCE))
+    products = setup.estimate_products(trained.answers)
     behaviour.save(
         folder,
         replace(cloned, policy=cloned.policy.without(rare), rare=rare),
@@ -451,25 +455,40 @@ def write_clone(
         rounds=trained.rounds,
         engine_version=trained.engine,
         persistence=persistence,
-        warnings=warn_of_reasons(persistence) if setup.late_queries() else (),
+        products=products,
+        warnings=warn_of_reasons(persistence, products) if setup.late_queries() else (),
     )
 
 
-def warn_of_reasons(persistence: tuple[float, float] | None) -> tuple[str, ...]:
-    """Print and return the line that bars a trial where people act by something that lasts and that
-    no column tells; None: the answer was lost.
+def warn_of_reasons(
+    persistence: tuple[float, float] | None, products: tuple[float, float] | None
+) -> tuple[str, ...]:
+    """Print and return the lines that bar a trial where people act by something that the clone
+    does not know; None: the answer was lost.
     """
-    found = "whether people act by something lasting is not known: the answer was lost with a "
-    found += f"process that died; {_DRAW}"
-    if persistence is not None:
+    if persistence is None or products is None:
+        found = ["what people act by is not known: the answer was lost with a process that died; "]
+        found[0] += _DRAW
+    else:
+        found = []
         alike, error = persistence
-        if alike <= max(_PERSISTENT, SURELY_EXPLAINED * error):
-            return ()
-        found = (
-            "people act by something that lasts and that the clone does not know: a habit, or a "
-            "sign that they see, and then the model errs about what they did not do (two actions "
-            f"in a row deviate alike by {alike:.2f} of 1, standard error {error:.2f}); a column "
-            "that tells it helps, and more people or a larger ε where the clone is too simple"
-        )
-    say(f"clone_behaviour: warning: {found}")
-    return (found,)
+        if alike > max(_PERSISTENT, SURELY_EXPLAINED * error):
+            found.append(
+                "people act by something that lasts and that the clone does not know: a habit, or "
+                "a sign that they see, and then the model errs about what they did not do (two "
+                f"actions in a row deviate alike by {alike:.2f} of 1, standard error {error:.2f}); "
+                "a column that tells it helps, and more people or a larger ε where the clone is "
+                "too simple"
+            )
+        share, error = products
+        if share > max(_COMBINED, SURELY_EXPLAINED * error):
+            found.append(
+                "people act by limits or combinations of columns that the clone cannot express "
+                "(squares and products of columns explain "
+                f"{min(share, 1.0):.0%} of what it leaves, standard error {error:.0%}), and then "
+                "the model errs about what they did not do; a column with the combination helps, "
+                "and more people or a larger ε"
+            )
+    for line in found:
+        say(f"clone_behaviour: warning: {line}")
+    return tuple(found)

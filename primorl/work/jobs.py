@@ -207,8 +207,10 @@ class CloneJob(TrainingJob):
 
     def build_mechanism(self, manifest: Manifest) -> Mechanism:
         """Build the mechanism on the units of the manifest."""
-        asked = {heads.PERSISTENCE: heads.ONE_NUMBER}
-        return self.mechanism.build(manifest, self.network(manifest), asked)
+        network = self.network(manifest)
+        products = heads.products_contribution(network.observation_size, network.action_size)
+        asked = {heads.PERSISTENCE: heads.ONE_NUMBER, heads.PRODUCTS: products}
+        return self.mechanism.build(manifest, network, asked)
 
 
 @record

@@ -470,7 +470,8 @@ def clone_job(params: Params, manifest: Manifest, public: UnitStore, model: str)
             )
     mechanism = replace(job.mechanism, clipping_norm=norm)
     if job.variant != "private":
-        mechanism = replace(mechanism, noise_multiplier=0.0, queries={heads.PERSISTENCE: 0.0})
+        asked = dict.fromkeys(mechanism.queries, 0.0)
+        mechanism = replace(mechanism, noise_multiplier=0.0, queries=asked)
     return replace(job, mechanism=mechanism)
 
 
@@ -488,15 +489,18 @@ def _job_of(
     """Make the job of these rounds, with C = 1 and the noise that its ε asks for."""
     delta, public = params.privacy.delta, params.normaliser == "public"
     epsilon = epsilon_of(params, "clone")
-    asked = noise_of_share(epsilon, delta, heads.SHARES[heads.PERSISTENCE])
+    asked = {
+        name: noise_of_share(epsilon, delta, heads.SHARES[name])
+        for name in (heads.PERSISTENCE, heads.PRODUCTS)
+    }
     mechanism = MechanismNumbers(
         sampling_probability=rounds.q,
-        noise_multiplier=solve(epsilon, delta, rounds.q, rounds.rounds, (asked,)),
+        noise_multiplier=solve(epsilon, delta, rounds.q, rounds.rounds, tuple(asked.values())),
         clipping_norm=1.0,
         clipping="flat",
         rounds=rounds.rounds,
         delta=delta,
-        queries={heads.PERSISTENCE: asked},
+        queries=asked,
     )
     local = LocalTraining(
         learning_rate=rounds.learning_rate,

@@ -1,5 +1,5 @@
-"""Whether people act by something that lasts and that no column tells: what a clone's people are
-asked after its rounds.
+"""Whether people act by something that a clone does not know: a sign that lasts and that no column
+tells, or columns together. What a clone's people are asked after its rounds.
 """
 
 import math
@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primorl.engine.queries import PersistenceQuery
+from primorl.engine.queries import PersistenceQuery, ProductsQuery
 from primorl.model.architecture import CloneNetwork
 from primorl.model.ensemble import Weights
 from primorl.privacy.mechanism.mechanism import ONE
@@ -21,6 +21,7 @@ SPREAD = 0.5  # of people's actions in a box
 # of a clone that does not look at the one column, and of one that acts by it alone
 BLIND, SEEING = 0.0, 1.7
 QUERIES = {discrete: PersistenceQuery(2, discrete, (-8.0, 8.0)) for discrete in (False, True)}
+OF_PRODUCTS = {discrete: ProductsQuery(2, discrete, (-8.0, 8.0), 1) for discrete in (False, True)}
 
 
 def clone(discrete: bool, factor: float) -> Weights:
@@ -61,6 +62,32 @@ def test_a_sign_that_lasts_is_found_where_no_column_tells_it(discrete: bool) -> 
     assert abs(ask(query, people(discrete, lasting=True), clone(discrete, SEEING))) < 0.02
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_two_columns_that_decide_together_are_found(together: bool) -> None:
+    """The twin: by one of them alone, which a line expresses."""
+    drawn = torch.Generator().manual_seed(0)
+    column = torch.randn(2000, 10, 2, generator=drawn)
+    sign = column.prod(-1) if together else column[..., 0]
+    right = torch.rand(2000, 10, generator=drawn) < torch.sigmoid(2 * sign)
+    log = Ragged(list(column), list(torch.stack((right, ~right), -1).float()))
+    factor = 0.0 if together else 1.0  # the best line
+    line = torch.tensor([[[factor, -factor], [0.0, 0.0]]]), torch.zeros(1, 1, 2)
+    query = ProductsQuery(2, True, (-8.0, 8.0), 2)
+    answer = query.total(log, plain_maps(2, 2), line).double() / (ONE * log.units)
+    share, error = query.share(answer, noise=0.003)
+    assert (share > 0.15) == together
+    assert (abs(share) < 0.02) != together
+    assert error < 0.05
+    assert bool(warn_of_reasons((0.0, 0.0), (share, error))) == together
+
+
+def test_of_very_many_columns_squares_alone_are_asked() -> None:
+    log = Ragged([torch.ones(3, 60)], [torch.eye(3)])
+    clone = torch.zeros(1, 60, 3), torch.zeros(1, 1, 3)
+    query = ProductsQuery(3, True, (-8.0, 8.0), 60)
+    assert len(query.total(log, plain_maps(60, 3), clone)) == 180 == query.contribution.size
+
+
 @given(
     values=st.lists(
         st.sampled_from([0.0, 1.0, -1.0, 1e30, -3e38, 1e-30, math.inf, math.nan]), min_size=1
@@ -68,13 +95,12 @@ def test_a_sign_that_lasts_is_found_where_no_column_tells_it(discrete: bool) -> 
     steps=st.integers(1, 12),
     discrete=st.booleans(),
 )
-def test_a_unit_moves_the_sum_by_at_most_one(
-    values: list[float], steps: int, discrete: bool
-) -> None:
+def test_a_unit_moves_a_sum_by_at_most_one(values: list[float], steps: int, discrete: bool) -> None:
     rows = torch.tensor((values * 40)[: 3 * steps]).view(steps, 3)
     log = Ragged([rows[:, :1]], [rows[:, 1:]])
-    found = QUERIES[discrete].total(log, plain_maps(1, 2), clone(discrete, SEEING))
-    assert abs(int(found)) <= ONE
+    for query in (QUERIES[discrete], OF_PRODUCTS[discrete]):
+        found = query.total(log, plain_maps(1, 2), clone(discrete, SEEING))
+        assert float(found.double().norm()) <= ONE
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -84,21 +110,36 @@ def test_a_unit_adds_the_same_in_any_company(discrete: bool, hidden: tuple[int, 
     weights = tuple(part + 0.1 for part in shape.initial_weights(0))
     log, lengths = people(discrete, lasting=True, units=5, steps=300), (1, 2, 300, 7, 64)
     alone = [
-        Ragged([inputs[:n]], [actions[:n]])
+        Ragged([inputs[:n] * 0.7], [actions[:n]])
         for inputs, actions, n in zip(log.inputs, log.targets, lengths, strict=True)
     ]
     together = Ragged([each.inputs[0] for each in alone], [each.targets[0] for each in alone])
-    sums = [QUERIES[discrete].total(each, plain_maps(1, 2), weights) for each in alone]
-    whole = QUERIES[discrete].total(together, plain_maps(1, 2), weights)
-    assert torch.equal(whole, torch.stack(sums).sum(0))
-    assert not sums[0].any(), "one row has no pair"
+    for query in (QUERIES[discrete], OF_PRODUCTS[discrete]):
+        sums = [query.total(each, plain_maps(1, 2), weights) for each in alone]
+        whole = query.total(together, plain_maps(1, 2), weights)
+        assert torch.equal(whole, torch.stack(sums).sum(0))
+        assert whole.any()
+        assert sums[0].any() == (query is OF_PRODUCTS[discrete]), "one row has no pair"
+
+
+KNOWN = (0.0, 0.01)
 
 
 @pytest.mark.parametrize(
-    ("found", "barred"),
-    [((0.5, 0.03), True), ((0.2, 0.03), False), ((0.5, 0.3), False), (None, True)],
+    ("persistence", "products", "barred"),
+    [
+        ((0.5, 0.03), KNOWN, 1),
+        ((0.2, 0.03), KNOWN, 0),
+        ((0.5, 0.3), KNOWN, 0),
+        (KNOWN, (0.2, 0.03), 1),
+        (KNOWN, (0.1, 0.03), 0),
+        (KNOWN, (0.2, 0.15), 0),
+        ((0.5, 0.03), (0.2, 0.03), 2),
+        (None, KNOWN, 1),
+        (KNOWN, None, 1),
+    ],
 )
-def test_a_trial_is_barred_where_it_is_sure_or_the_answer_is_lost(
-    found: tuple[float, float] | None, barred: bool
+def test_a_trial_is_barred_where_it_is_sure_or_an_answer_is_lost(
+    persistence: tuple[float, float] | None, products: tuple[float, float] | None, barred: int
 ) -> None:
-    assert bool(warn_of_reasons(found)) == barred
+    assert len(warn_of_reasons(persistence, products)) == barred
