@@ -99,6 +99,7 @@ def run(
         "cloned": measured(log, folder / CLONE),
         "drawn": measured(log, folder / CLONE, drawn=True),
         "persistence": _json(folder / CLONE / BEHAVIOUR_FILE).get("persistence"),
+        "products": _json(folder / CLONE / BEHAVIOUR_FILE).get("products"),
         "answers": _answers(folder),
         "summary": {name: value for name, value in summary.items() if name in _KEPT},
         "seconds": _json(folder / SECONDS),

@@ -78,8 +78,8 @@ def table(rows: list[Row]) -> str:
     """A line for each log, number of people and ε."""
     lines = [
         "| log | people | ε | runs | behaviour | best | policy | usual actions | "
-        "clone, as people draw | persistence | recommended |",
-        "|---" * 11 + "|",
+        "clone, as people draw | persistence | products | recommended |",
+        "|---" * 12 + "|",
     ]
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -98,7 +98,8 @@ def table(rows: list[Row]) -> str:
             _mean(same, "policy"),
             _usual(same),
             _mean(same, "drawn"),
-            _persistence(same),
+            _asked(same, "persistence"),
+            _asked(same, "products"),
             ", ".join(f"{number} {word}" for word, number in answers.items()),
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
@@ -115,11 +116,11 @@ def _usual(rows: list[Row]) -> str:
     return f"{gains[0]:+.0%}" if gains else "–"
 
 
-def _persistence(rows: list[Row]) -> str:
-    """How alike two actions in a row deviate from the clone: mean over draws, and the noise of
+def _asked(rows: list[Row], name: str) -> str:
+    """What a clone's people were asked (`BehaviourConfig`): mean over draws, and the noise of
     one.
     """
-    found = [row["persistence"] for row in rows if row.get("persistence")]
+    found = [row[name] for row in rows if row.get(name)]
     if not found:
         return "–"
     value, noise = (fmean(each) for each in zip(*found, strict=True))
