@@ -34,7 +34,7 @@ from primorl.report.page import Spending, read_facts, write_page
 from primorl.run import VerifiedRun
 from primorl.tracking import results, viewer
 from primorl.work.bill import UNKNOWN, Bill
-from primorl.work.data import budget_of, read_ledger, version_in
+from primorl.work.data import budget_of, read_ledger, read_version
 from primorl.work.resolve import preview
 
 _MAPPINGS = ("partition.public", "privacy.shares")
@@ -308,7 +308,7 @@ def _spending(params: Params) -> Spending | None:
     with read_ledger(params) as ledger:
         if ledger is None:
             return None
-        account = ledger.account(version_in(files.PARTITIONS, manifest))
+        account = ledger.account(read_version(manifest))
     if not account.entries:
         return None
     limit, delta = budget_of(params, manifest.private_units), params.privacy.delta

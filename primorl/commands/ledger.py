@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.base.files import MANIFEST, PARTITIONS
+from primorl.base.files import MANIFEST
 from primorl.commands.terminal import add_command, flag, format_table
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _open() -> "Iterator[tuple[Params, Ledger | None]]":
         if ledger is not None:
             refuse_missing_charges(ledger)
             if MANIFEST.exists():
-                check_secret(Manifest.load(MANIFEST), PARTITIONS)
+                check_secret(Manifest.load(MANIFEST))
 
 
 def _print_json(ledger: "Ledger", params: "Params") -> None:

@@ -71,7 +71,7 @@ class OwnRun:
                 f"{PARTITIONS}: not there yet for dataset {params.dataset}; run `dvc repro "
                 "plan`, which charges nothing; or give the numbers of a mechanism"
             )
-        partitions = Partitions.open(PARTITIONS, params)
+        partitions = Partitions.open(params)
         changed = frozenset() if status is None else status.changed_stages()
         if status is not None and not changed & MAKE_DATA:
             refuse_stale(partitions)

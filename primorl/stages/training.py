@@ -211,7 +211,7 @@ def train_for(
     return trained
 
 
-def work_for_first(params: Params, folder: Path) -> None:
+def work_for_first(params: Params) -> None:
     """Sum over the units of this process, which is not the first, once the ledger has granted the
     charge.
 
@@ -222,7 +222,7 @@ def work_for_first(params: Params, folder: Path) -> None:
         request, _, granted = group.wait()
         if request == Message.STOP:
             return
-        partitions = Partitions.read(folder, None)
+        partitions = Partitions.read(None)
         job = RunPlan.read(params, partitions).model
         setup = prepare_model(job, partitions, params.compute)
         identity = identity_of(job, partitions.identity)

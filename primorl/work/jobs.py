@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import primorl
 from primorl.base import PipelineError, records
-from primorl.base.files import PAID_PLANS, PARAMS, PLAN, finite, home
+from primorl.base.files import PAID_PLANS, PARAMS, PARTITIONS, PLAN, finite, home
 from primorl.base.records import record
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params, Policy, ReturnBounds, plain
@@ -501,7 +501,7 @@ class RunPlan:
         stated = [each.identity for each in found.jobs]
         if stated != [identity_of(job, known) for job in found.paid_jobs]:
             raise PipelineError(
-                f"{path}: jobs: not those of its numbers on {partitions.folder}; {_REMEDY}"
+                f"{path}: jobs: not those of its numbers on {PARTITIONS}; {_REMEDY}"
             )
         try:
             for job in () if found.intact else found.paid_jobs:

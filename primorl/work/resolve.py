@@ -12,7 +12,7 @@ import numpy as np
 
 from primorl.base import PipelineError
 from primorl.base.dvc import MAKE_DATA, changed_stages
-from primorl.base.files import MANIFEST, PARTITIONS, finite
+from primorl.base.files import MANIFEST, finite
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.config.params import DEFAULT, Params, Policy, flat, plain
 from primorl.data.storage.rows import UnitStore
@@ -152,7 +152,7 @@ def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
     if not MANIFEST.exists() or changed & MAKE_DATA:
         return None
     with read_ledger(params) as ledger:
-        partitions = Partitions.read(PARTITIONS, ledger)
+        partitions = Partitions.read(ledger)
         if partitions.manifest.info.dataset != params.dataset:
             return None
         refuse_stale(partitions)

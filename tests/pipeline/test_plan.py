@@ -111,7 +111,7 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
     found = RunPlan.load()
     quiet = replace(found.model.mechanism, noise_multiplier=0.5)
     model = replace(found.model, mechanism=quiet)
-    data_of = Partitions.open(PARTITIONS, params).identity
+    data_of = Partitions.open(params).identity
     (price,) = found.jobs
     jobs_ = (replace(price, identity=identity_of(model, data_of), epsilon=1e-6),)
     replace(found, model=model, jobs=jobs_).write()
@@ -180,7 +180,7 @@ def test_another_version_does_not_decide_anew_what_was_paid_for(
 
     monkeypatch.setattr(resolve, "resolve", otherwise)
     plan.body(params, StageLog())
-    manifest = Partitions.open(PARTITIONS, params).manifest
+    manifest = Partitions.open(params).manifest
     assert RunPlan.load() == resolve.add_figures(replace(paid, warnings=("new",)), manifest)
     train_model.body(params, StageLog())
     assert len(charged(params)) == 1
@@ -210,7 +210,7 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
     unopened(monkeypatch)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
     plan.body(params, StageLog())
-    found, data_of = RunPlan.load(), Partitions.open(PARTITIONS, params).identity
+    found, data_of = RunPlan.load(), Partitions.open(params).identity
     model, (price, *_) = found.model, found.jobs
     mechanism = model.mechanism
     for says, wrong in (

@@ -12,7 +12,6 @@ import torch
 
 from pipeline import clone_behaviour
 from primorl.base import PipelineError
-from primorl.base.files import PARTITIONS
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
@@ -130,7 +129,7 @@ def test_nothing_is_asked_twice_under_one_charge(
     with pytest.raises(PipelineError, match=r"one answer only; it stays spent; .*privacy\.draw"):
         trained(params)
     assert states(data) == ["reserved"]
-    partitions = Partitions.open(PARTITIONS, params)
+    partitions = Partitions.open(params)
     assert Bill.of(params, RunPlan.read(params, partitions), partitions).unpaid == []
 
     params = edited(params, privacy={"draw": 1})
