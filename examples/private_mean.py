@@ -67,9 +67,7 @@ def private_mean(
     request = Request(data, "people", "private_mean", identity, mechanism.event, mechanism.delta)
     with (
         closing(
-            Ledger.open(
-                f"sqlite:///{folder}/ledger.db", secret=secret, anchor=folder / "ledger.head"
-            )
+            Ledger(f"sqlite:///{folder}/ledger.db", secret=secret, anchor=folder / "ledger.head")
         ) as ledger,
         pay_or_resume(
             ledger,

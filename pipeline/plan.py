@@ -4,6 +4,7 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.base import say
+from primorl.base.files import PLAN
 from primorl.base.reporting import StageLog, in_lines
 from primorl.config.params import Params
 from primorl.work.data import Partitions, check_labels
@@ -22,7 +23,7 @@ def body(params: Params, log: StageLog) -> None:
     for line in dict.fromkeys((*plan.warnings, plan.reason)):
         say("\n  ".join(in_lines(f"plan: {line}")))
     refuse_useless(params, plan)
-    plan.write()
+    plan.write(PLAN)
 
 
 if __name__ == "__main__":

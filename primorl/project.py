@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 import primorl
 from primorl.base import PipelineError, files
-from primorl.base.dvc import Status, changed_stages, show_dvc
+from primorl.base.dvc import Status, show_dvc
 from primorl.base.files import project_folder, replaced_file
 from primorl.base.processes import git_commit
 from primorl.base.template import check_version
@@ -82,10 +82,10 @@ class Project:
         given = _collect(dataset, epsilon, settings)
         with chdir(self.folder):
             planned = {"plan"} if given else set()
-            found = preview(parse(_changed(given)), changed_stages() | planned)
+            found = preview(parse(_changed(given)), Status().changed_stages() | planned)
             if found is None and not given:
                 show_dvc("repro", "--quiet", "plan")
-                found = preview(load())
+                found = preview(load(), Status().changed_stages())
             if found is None:
                 raise PipelineError(UNKNOWN)
             return found
@@ -113,7 +113,7 @@ class Project:
             check_version(primorl.__version__)
             before = Path(files.PARAMS).read_bytes()
             if given:
-                bill = preview(parse(_changed(given)), changed_stages() | {"plan"})
+                bill = preview(parse(_changed(given)), Status().changed_stages() | {"plan"})
                 if bill is not None:
                     bill.refuse_unpayable()
                 _set(given)

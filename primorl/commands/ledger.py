@@ -76,7 +76,6 @@ def _move(
     """Move the records from a SQLite file to another database; the file keeps a copy that counts
     no more.
     """
-    from primorl.config.params import LedgerStore
     from primorl.privacy.ledger.store import Store
 
     with _open() as (params, ledger):
@@ -84,8 +83,8 @@ def _move(
             print(_EMPTY)
             return
         ledger.verify()
-    target = Store(LedgerStore(url=url).address)
-    Store(params.ledger.address).move(target)
+    target = Store(url)
+    Store(params.ledger.url).move(target)
     print(
         f"moved to {target.shown}; now write that URL as ledger.url into params.yaml, here and in "
         "every clone; back .primorl up anew, and delete older backups, which would grant again"

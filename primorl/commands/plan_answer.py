@@ -75,7 +75,7 @@ class OwnRun:
         changed = frozenset() if status is None else status.changed_stages()
         if status is not None and not changed & MAKE_DATA:
             refuse_stale(partitions)
-        plan = next_plan(params, partitions, lambda: changed)
+        plan = next_plan(params, partitions, changed)
         planned = set() if epsilon is None else {"plan"}
         return cls(params, partitions, plan, changed | planned)
 

@@ -71,7 +71,7 @@ def ledger_is_begun(params: Params) -> bool:
         PipelineError: it does, and the secret that it was written under is gone.
     """
     begun = (home() / LEDGER_HEAD).exists()
-    begun = begun or bool(Store(params.ledger.address, read_only=True).read())
+    begun = begun or bool(Store(params.ledger.url, read_only=True).read())
     if begun and not (home() / SECRET).exists():
         raise PipelineError(
             f"{home() / SECRET}: not there: needed by the ledger; restore .primorl from its backup"
@@ -80,9 +80,9 @@ def ledger_is_begun(params: Params) -> bool:
 
 
 def open_ledger(params: Params, *, read_only: bool) -> Ledger:
-    """Open the project's ledger as it is; raises the errors of `Ledger.open`."""
+    """Open the project's ledger as it is; raises the errors of `Ledger`."""
     secret, head = membership.project_secret(), home() / LEDGER_HEAD
-    return Ledger.open(params.ledger.address, secret=secret, anchor=head, read_only=read_only)
+    return Ledger(params.ledger.url, secret=secret, anchor=head, read_only=read_only)
 
 
 def open_to_charge(params: Params) -> Ledger:

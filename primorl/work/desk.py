@@ -123,9 +123,9 @@ class Desk:
         """Read the run's plan, and make the bill that `pay` holds each of its jobs to.
 
         Raises:
-            PipelineError: see `RunPlan.read` and `Bill.of`; or a job is of another δ.
+            PipelineError: see `RunPlan.read_for` and `Bill.of`; or a job is of another δ.
         """
-        plan = RunPlan.read(params, self.partitions)
+        plan = RunPlan.read_for(params, self.partitions)
         for job in plan.paid_jobs:
             if job.delta != self.delta:
                 raise PipelineError(

@@ -20,11 +20,11 @@ from primorl.base.files import PAID_PLANS, PARAMS, PARTITIONS, PLAN, finite, hom
 from primorl.base.records import record
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params, Policy, ReturnBounds, plain
-from primorl.config.reading import Range, Variant
+from primorl.config.reading import Range
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
 from primorl.engine.settings import LocalTraining, ServerTraining
-from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network
+from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network, Variant
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting import DpEvent
@@ -411,7 +411,7 @@ class Setting:
 
 
 @record
-class RunPlan:
+class RunPlan(records.FileRecord):
     """The content of ``data/plan.json``.
 
     Attributes:
@@ -429,7 +429,8 @@ class RunPlan:
         figures: of all jobs; None: in a plan that is not for readers, or of an older version.
     """
 
-    FORMAT = 3
+    FORMAT: ClassVar[int] = 3
+    REMEDY: ClassVar[str] = _REMEDY
 
     dataset: str
     asked: records.Hexadecimal
@@ -470,29 +471,20 @@ class RunPlan:
 
     def key(self) -> str:
         """Digest the plan as it is, and the versions that its figures were computed by."""
-        content = records.to_json(self)
+        content = self.to_json()
         figures = {**content["figures"], "key": ""}
         by = [primorl.__version__, version("dp-accounting")]
         return digest({**content, "figures": figures, "by": by})
 
     @classmethod
-    def load(cls, path: Path = PLAN) -> "RunPlan":
-        """Read the file as it is; what is paid is read by `read`.
-
-        Raises:
-            PipelineError: the file is missing or broken.
-        """
-        return records.read_record(path, cls, _REMEDY)
-
-    @classmethod
-    def read(cls, params: Params, partitions: "Partitions", path: Path = PLAN) -> "RunPlan":
+    def read_for(cls, params: Params, partitions: "Partitions", path: Path = PLAN) -> "RunPlan":
         """Read the plan of the run that these settings ask for on these partitions.
 
         Raises:
             PipelineError: the file is missing or broken, was decided from other settings, or is of
                 other partitions or numbers than it says.
         """
-        found = cls.load(path)
+        found = cls.read(path)
         if found.asked != digest_of_settings(params):
             raise PipelineError(
                 f"{path}: asked: decided from other settings than those of {PARAMS}; {_REMEDY}"
@@ -510,8 +502,3 @@ class RunPlan:
             why = records.printable(str(impossible))
             raise PipelineError(f"{path}: no mechanism: {why}; {_REMEDY}") from None
         return found
-
-    def write(self, path: Path = PLAN) -> None:
-        """Write the file, atomically."""
-        path.parent.mkdir(exist_ok=True)
-        records.write_record(path, self)

@@ -151,10 +151,10 @@ def test_what_was_decided_is_printed_and_nothing_stale(
     PLAN.write_text(sound, encoding="utf-8")
     monkeypatch.setattr("primorl.__version__", "another")
     assert (said(primorl), len(decided)) == (first, 3)
-    found = RunPlan.load()
+    found = RunPlan.read(PLAN)
     model = replace(found.model, mechanism=replace(found.model.mechanism, noise_multiplier=0.5))
     identity = identity_of(model, Partitions.open(load()).identity)
-    replace(found, model=model, jobs=(replace(found.jobs[0], identity=identity),)).write()
+    replace(found, model=model, jobs=(replace(found.jobs[0], identity=identity),)).write(PLAN)
     dear = at_most(accounting.spent(model.mechanism.training.event, data.privacy.delta).epsilon_pld)
     assert f": train_model {dear}\n" in said(primorl), "as the desk would charge it"
 

@@ -5,6 +5,7 @@ twice; what they write, refuse, and never say.
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -199,7 +200,8 @@ def test_what_was_lost_or_exchanged_charges_nobody(
             patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
             patch.setattr(plan_answer, "load", lambda: params)
             unopened(patch)
-            for work in (trained, preview, lambda _: plan_answer.OwnRun.read(Status())):
+            previewed = partial(preview, changed=set())
+            for work in (trained, previewed, lambda _: plan_answer.OwnRun.read(Status())):
                 with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*$"):
                     work(params)
 

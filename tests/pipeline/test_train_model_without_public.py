@@ -12,6 +12,7 @@ import torch
 
 from pipeline import clone_behaviour
 from primorl.base import PipelineError
+from primorl.base.files import PLAN
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
@@ -85,7 +86,7 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     told = ModelConfig.read(OUTPUT).explained
     assert told is not None
     assert len(told) == 4, "the observation's dimensions and the reward"
-    reason = RunPlan.load().reason
+    reason = RunPlan.read(PLAN).reason
     assert re.search(r"the noise may hide a reward whose standard deviation is below \d", reason)
     starts, high = StartModel.load(OUTPUT, CPU), torch.tensor(SPACES.observation_high)
     bounds = GaussianEnsemble.load(OUTPUT, CPU).bounds
@@ -130,7 +131,7 @@ def test_nothing_is_asked_twice_under_one_charge(
         trained(params)
     assert states(data) == ["reserved"]
     partitions = Partitions.open(params)
-    assert Bill.of(params, RunPlan.read(params, partitions), partitions).unpaid == []
+    assert Bill.of(params, RunPlan.read_for(params, partitions), partitions).unpaid == []
 
     params = edited(params, privacy={"draw": 1})
     with killed(3, "release"):
