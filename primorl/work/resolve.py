@@ -6,7 +6,7 @@ Reads settings, declared facts and the public split, never a private byte, and c
 
 from collections.abc import Iterator, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -134,6 +134,55 @@ def next_plan(params: Params, partitions: Partitions, changed: Set[str]) -> jobs
     return add_figures(found.price(partitions), partitions.manifest)
 
 
+@dataclass(frozen=True)
+class NextRun:
+    """The run that settings describe, on the data that are here.
+
+    Attributes:
+        params: its settings.
+        partitions: its data.
+        plan: its numbers.
+        changed: stages that DVC will run.
+    """
+
+    params: Params
+    partitions: Partitions
+    plan: jobs.RunPlan
+    changed: Set[str]
+
+    @classmethod
+    def read(cls, params: Params, changed: Set[str]) -> "NextRun | None":
+        """Read the run's plan, or decide it where DVC will make another; nothing is written or
+        charged. None: no data of the dataset are here.
+
+        Raises:
+            PipelineError: the data do not fit the settings, or are of other rows than
+                ``data/trajectories`` has, and will not be made anew.
+        """
+        if not MANIFEST.exists() or Manifest.load(MANIFEST).info.dataset != params.dataset:
+            return None
+        partitions = Partitions.open(params)
+        if not changed & MAKE_DATA:
+            refuse_stale(partitions)
+        return cls(params, partitions, next_plan(params, partitions, changed), changed)
+
+    @property
+    def figures(self) -> jobs.Figures:
+        """What all jobs of the plan cost."""
+        assert self.plan.figures is not None, "`next_plan` computes them"
+        return self.plan.figures
+
+    def bill(self) -> Bill:
+        """Make the bill of the run.
+
+        Raises:
+            PipelineError: the ledger lacks a charge.
+        """
+        with read_ledger(self.params) as ledger:
+            refuse_missing_charges(ledger)
+        return Bill.of(self.params, self.plan, self.partitions, self.changed)
+
+
 def preview(params: Params, changed: Set[str]) -> Bill | None:
     """Make the bill of the next run on the partitioned units; None: they will be made, or made
     anew.
@@ -143,19 +192,12 @@ def preview(params: Params, changed: Set[str]) -> Bill | None:
         changed: stages whose inputs changed.
 
     Raises:
-        PipelineError: the settings do not fit the data, the ledger lacks a charge, or the
-            partitions are of other rows than ``data/trajectories`` has.
+        PipelineError: see `NextRun`.
     """
-    if not MANIFEST.exists() or changed & MAKE_DATA:
+    found = None if changed & MAKE_DATA else NextRun.read(params, changed)
+    if found is None:
         return None
-    with read_ledger(params) as ledger:
-        partitions = Partitions.read(ledger)
-        if partitions.manifest.info.dataset != params.dataset:
-            return None
-        refuse_stale(partitions)
-        plan = next_plan(params, partitions, changed)
-        refuse_missing_charges(ledger)
-    bill = Bill.of(params, plan, partitions, changed)
+    bill = found.bill()
     if not (params.online.asked and changed):
         return bill
     return replace(bill, online="; the stage `online` charges its users, an account of their own")
