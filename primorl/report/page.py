@@ -15,7 +15,6 @@ import primorl
 from primorl.base import PipelineError
 from primorl.base.files import MODEL, PARAMS, PRIVATE_EVALUATION, SUMMARY
 from primorl.config.params import Params
-from primorl.engine.heads import LENGTHS
 from primorl.evaluate import wording
 from primorl.evaluate.private.results import Verdict
 from primorl.model.architecture import ModelConfig
@@ -25,6 +24,7 @@ from primorl.privacy.statement import Statement
 from primorl.release import card
 from primorl.run import VerifiedRun
 
+_LENGTHS = "lengths"  # the query that tells how long recordings are, as statements name it
 _MOST_CHARGES = 12  # that are listed, the latest
 
 
@@ -151,7 +151,7 @@ def write_page(facts: Facts) -> str:
     promise = {"epsilon": leading["epsilon"], "delta": leading["delta"], "void": void}
     verdict = Verdict.of(summary.get("model_verdict")) or Verdict()
     beside = card.compare_with_today(summary, facts.discount, verdict, facts.conduct, facts.model)
-    lengths = any(each.what == LENGTHS for each in training.queries)
+    lengths = any(each.what == _LENGTHS for each in training.queries)
     template = card.environment("primorl.report", autoescape=True).get_template("report.html.j2")
     told = {
         **beside,

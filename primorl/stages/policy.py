@@ -15,7 +15,6 @@ from primorl.config.datasets import checked
 from primorl.config.params import Params, Policy
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.engine.heads import LENGTHS
 from primorl.evaluate.private.problem import STARTS, Recordings
 from primorl.evaluate.private.results import RARE_END
 from primorl.model.ensemble import GaussianEnsemble, judge_ends
@@ -58,6 +57,7 @@ _BUFFER, _KEPT = 100_000, 1 / 3  # transitions that are kept, and their share of
 # noise; rollouts that tell it, and the search
 _OF_NOISE = 3.0
 _ROLLOUTS, _LARGEST_OFFSET, _HALVINGS = 512, 1.0, 12
+_LENGTHS = "lengths"  # the query's name in privacy.json
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _fit_ends(
 def _noise_of_lengths() -> float:
     """Return the noise of every share of the released lengths."""
     stated = Statement.read(MODEL)
-    asked = {query.what: query for query in stated.queries}[LENGTHS]
+    asked = {query.what: query for query in stated.queries}[_LENGTHS]
     return asked.noise_multiplier * asked.sensitivity / stated.units
 
 

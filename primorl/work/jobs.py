@@ -33,7 +33,6 @@ from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Contribution, GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 
 if TYPE_CHECKING:
     from primorl.work.data import Partitions
@@ -82,7 +81,7 @@ class MechanismNumbers:
         return Mechanism(
             units=manifest.private_units,
             unit=manifest.info.unit,
-            sampler=PoissonSampler(self.sampling_probability),
+            sampling_probability=self.sampling_probability,
             clip=EnsembleClip(norm, self.clipping, shape.members, len(shape.layers)),
             noise_multiplier=self.noise_multiplier,
             rounds=self.rounds,

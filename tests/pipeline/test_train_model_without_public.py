@@ -25,7 +25,6 @@ from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.stages.policy import PublicLog
 from primorl.work.bill import Bill
 from primorl.work.data import Partitions
@@ -204,7 +203,7 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         store = UnitStore.open(folder)
         clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
         assert store.units == (people if by_person else 4 * people)
-        mechanism = Mechanism(store.units, "person", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
+        mechanism = Mechanism(store.units, "person", 1.0, clip, 1.0, 1, 1e-3)
         # One batch.
         setup = training_setup(
             mechanism, shape, local=local_training(learning_rate=1.0, batch_size=64)
