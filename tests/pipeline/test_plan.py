@@ -157,7 +157,7 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(PipelineError, match=r"plan\.json: asked: decided from other settings"):
         train_model.body(edited(params, privacy={"rounds": 99}), StageLog())
     opened: list[str] = []
-    watch(monkeypatch, Ledger, "open", lambda url, **_: opened.append(url))
+    watch(monkeypatch, Ledger, "__init__", lambda _, url, **__: opened.append(url))
     for stage in (train_model, clone_behaviour):
         opened.clear()
         stage.body(params, StageLog())
