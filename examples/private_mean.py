@@ -19,7 +19,6 @@ from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 
 BUDGET = Budget(epsilon=2.5, delta=1e-6)
 
@@ -39,9 +38,7 @@ def make_mechanism(people: int) -> Mechanism:
     all.
     """
     noise = solve_noise_multiplier(2.0, BUDGET.delta, sampling_probability=0.25, rounds=8)
-    return Mechanism(
-        people, "person", PoissonSampler(0.25), L2Clip(1.0), noise, rounds=8, delta=BUDGET.delta
-    )
+    return Mechanism(people, "person", 0.25, L2Clip(1.0), noise, rounds=8, delta=BUDGET.delta)
 
 
 def private_mean(
@@ -58,7 +55,7 @@ def private_mean(
     identity = repr(
         (
             data.fingerprint,
-            mechanism.sampler,
+            mechanism.sampling_probability,
             mechanism.clip,
             mechanism.noise_multiplier,
             mechanism.rounds,
@@ -67,9 +64,7 @@ def private_mean(
     request = Request(data, "people", "private_mean", identity, mechanism.event, mechanism.delta)
     with (
         closing(
-            Ledger.open(
-                f"sqlite:///{folder}/ledger.db", secret=secret, anchor=folder / "ledger.head"
-            )
+            Ledger(f"sqlite:///{folder}/ledger.db", secret=secret, anchor=folder / "ledger.head")
         ) as ledger,
         pay_or_resume(
             ledger,

@@ -5,7 +5,7 @@ plan has a clone.
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.files import BEHAVIOUR, MODEL
+from primorl.base.files import BEHAVIOUR, MODEL, PLAN
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.policy.config import write_nothing
@@ -15,7 +15,7 @@ from primorl.work.jobs import RunPlan
 
 def idle(_: Params) -> bool:
     """Write that no clone was made, if the plan has none."""
-    if RunPlan.load().clone is not None:
+    if RunPlan.read(PLAN).clone is not None:
         return False
     write_nothing(BEHAVIOUR)
     return True

@@ -5,7 +5,7 @@ has a share of ε.
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.files import MANIFEST, POLICY, PRIVATE_EVALUATION
+from primorl.base.files import MANIFEST, PLAN, POLICY, PRIVATE_EVALUATION
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
@@ -16,7 +16,7 @@ from primorl.work.jobs import RELEASES, RunPlan
 
 def idle(_: Params) -> bool:
     """Write that nothing was asked, if the plan has no question."""
-    if RunPlan.load().question is not None:
+    if RunPlan.read(PLAN).question is not None:
         return False
     manifest = Manifest.load(MANIFEST)
     info = manifest.info

@@ -4,7 +4,7 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.base import say
-from primorl.base.files import PARTITIONS
+from primorl.base.files import PLAN
 from primorl.base.reporting import StageLog, in_lines
 from primorl.config.params import Params
 from primorl.work.data import Partitions, check_labels
@@ -17,13 +17,13 @@ def body(params: Params, log: StageLog) -> None:
     Numbers that were paid for with the same settings and data stay, whatever this version would
     decide. A run that cannot learn is refused here, before anything is charged.
     """
-    partitions = Partitions.open(PARTITIONS, params)
+    partitions = Partitions.open(params)
     check_labels(params, partitions.manifest.info.spaces)
     plan = decide_plan(params, partitions)
     for line in dict.fromkeys((*plan.warnings, plan.reason)):
         say("\n  ".join(in_lines(f"plan: {line}")))
     refuse_useless(params, plan)
-    plan.write()
+    plan.write(PLAN)
 
 
 if __name__ == "__main__":

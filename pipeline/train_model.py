@@ -3,7 +3,7 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.files import MODEL, PARTITIONS
+from primorl.base.files import MODEL
 from primorl.base.processes import is_worker
 from primorl.base.reporting import StageLog, exit_status
 from primorl.config.params import Params, load
@@ -37,7 +37,5 @@ def body(params: Params, log: StageLog) -> None:
 
 if __name__ == "__main__":
     if is_worker():  # sums over its units, and writes no file
-        sys.exit(
-            exit_status("train_model", lambda: work_for_first(load(), PARTITIONS), debug=False)
-        )
+        sys.exit(exit_status("train_model", lambda: work_for_first(load()), debug=False))
     sys.exit(run_stage("train_model", __doc__, body))

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 import primorl
 from primorl.base import PipelineError, files
-from primorl.base.dvc import Status, changed_stages, show_dvc
+from primorl.base.dvc import Status, show_dvc
 from primorl.base.files import project_folder, replaced_file
 from primorl.base.processes import git_commit
 from primorl.base.template import check_version
@@ -34,7 +34,7 @@ from primorl.report.page import Spending, read_facts, write_page
 from primorl.run import VerifiedRun
 from primorl.tracking import results, viewer
 from primorl.work.bill import UNKNOWN, Bill
-from primorl.work.data import budget_of, read_ledger, version_in
+from primorl.work.data import budget_of, read_ledger, read_version
 from primorl.work.resolve import preview
 
 _MAPPINGS = ("partition.public", "privacy.shares")
@@ -82,10 +82,10 @@ class Project:
         given = _collect(dataset, epsilon, settings)
         with chdir(self.folder):
             planned = {"plan"} if given else set()
-            found = preview(parse(_changed(given)), changed_stages() | planned)
+            found = preview(parse(_changed(given)), Status().changed_stages() | planned)
             if found is None and not given:
                 show_dvc("repro", "--quiet", "plan")
-                found = preview(load())
+                found = preview(load(), Status().changed_stages())
             if found is None:
                 raise PipelineError(UNKNOWN)
             return found
@@ -113,7 +113,7 @@ class Project:
             check_version(primorl.__version__)
             before = Path(files.PARAMS).read_bytes()
             if given:
-                bill = preview(parse(_changed(given)), changed_stages() | {"plan"})
+                bill = preview(parse(_changed(given)), Status().changed_stages() | {"plan"})
                 if bill is not None:
                     bill.refuse_unpayable()
                 _set(given)
@@ -308,7 +308,7 @@ def _spending(params: Params) -> Spending | None:
     with read_ledger(params) as ledger:
         if ledger is None:
             return None
-        account = ledger.account(version_in(files.PARTITIONS, manifest))
+        account = ledger.account(read_version(manifest))
     if not account.entries:
         return None
     limit, delta = budget_of(params, manifest.private_units), params.privacy.delta

@@ -35,7 +35,6 @@ from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import BoundedSum, GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from research.dptd_network import Dptd, TdBatch, ValueNetwork, projected
 from research.rows import Row, completed
 
@@ -213,7 +212,7 @@ def mechanism_of(
         multipliers = tuple(query.noise_multiplier for query in queries)
         noise = solve_noise_multiplier(epsilon, delta, q, UPDATES, multipliers)
     clip = L2Clip(float("inf") if method in ("td", "sgd_plain") else CLIPPING_NORM)
-    return Mechanism(units, unit, PoissonSampler(q), clip, noise, UPDATES, delta, queries)
+    return Mechanism(units, unit, q, clip, noise, UPDATES, delta, queries)
 
 
 def ask_offset(mechanism: Mechanism, log: Log, network: ValueNetwork, theta: Tensor) -> Tensor:

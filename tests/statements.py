@@ -5,13 +5,12 @@ from typing import Any
 
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.privacy.statement import Accountant, SpentOnDataset, Statement
 
 
 def _of_rounds(units: int, noise_multiplier: float) -> Statement:
     clip = EnsembleClip(0.35, "flat", 3, 3)
-    rounds: Any = (PoissonSampler(0.1), clip, noise_multiplier, 150, 1e-5)
+    rounds: Any = (0.1, clip, noise_multiplier, 150, 1e-5)
     return Mechanism(units, "trajectory", *rounds).statement(
         dataset_fingerprint="d473" * 16,
         public_assumptions=[f"the number of private units, {units}"],

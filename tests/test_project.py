@@ -11,6 +11,7 @@ import pytest
 
 import primorl
 from primorl.base import PipelineError
+from primorl.base.dvc import Status
 from primorl.base.files import PARAMS
 from primorl.config.params import Params, load, plain
 from primorl.project import Project, _collect
@@ -89,7 +90,7 @@ def test_a_bill_of_other_settings_writes_nothing(
         return "bill"
 
     monkeypatch.setattr("primorl.project.preview", previewed)
-    monkeypatch.setattr("primorl.project.changed_stages", lambda: {"evaluate"})
+    monkeypatch.setattr(Status, "changed_stages", lambda _: {"evaluate"})
     before = (tmp_path / PARAMS).read_bytes()
     found: Any = Project(tmp_path).bill(epsilon=1.5, seed=7)
     assert found == "bill"

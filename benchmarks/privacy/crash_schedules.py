@@ -231,7 +231,7 @@ def opened(world: World) -> Iterator[ledgers.Ledger]:
     url = world.url or f"sqlite:///{LEDGER}"
     with (
         in_world(world),
-        closing(ledgers.Ledger.open(url, secret=OURS, anchor=LEDGER_HEAD)) as book,
+        closing(ledgers.Ledger(url, secret=OURS, anchor=LEDGER_HEAD)) as book,
     ):
         yield book
 

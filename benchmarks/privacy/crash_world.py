@@ -40,7 +40,6 @@ from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger import store
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.privacy.ledger import postgresql
 
 T = TypeVar("T")
@@ -319,9 +318,7 @@ def held(path: Path, torn: Callable[[Path], bool] = lambda path: False) -> Conte
 def mechanism_of(queries: bool) -> Mechanism:
     """A mechanism with a query before and one after its rounds, or without."""
     asked = (GaussianQuery(SCALES, 1.0, 20.0), GaussianQuery(LENGTHS, 1.0, 20.0)) if queries else ()
-    return Mechanism(
-        UNITS, "trajectory", PoissonSampler(0.5), L2Clip(1.0), 20.0, ROUNDS, DELTA, asked
-    )
+    return Mechanism(UNITS, "trajectory", 0.5, L2Clip(1.0), 20.0, ROUNDS, DELTA, asked)
 
 
 @contextmanager

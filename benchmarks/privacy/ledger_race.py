@@ -58,7 +58,7 @@ def race(
     url: str, anchor: Path, processes: int, rounds: int
 ) -> list[tuple[str, float, float | None, str]]:
     """The figures of one database, each with what it must be."""
-    ledger = Ledger.open(url, secret=SECRET, anchor=anchor)
+    ledger = Ledger(url, secret=SECRET, anchor=anchor)
     versions = [
         Version(f"{turn:064x}", "trajectory", UNITS, os.urandom(32 * UNITS))
         for turn in range(rounds)
@@ -101,7 +101,7 @@ def run(
     url: str, anchor: Path, versions: list[Version], together: Barrier, results: "Queue[object]"
 ) -> None:
     """One process: in every round, ask at the same moment as all others."""
-    ledger = Ledger.open(url, secret=SECRET, anchor=anchor)
+    ledger = Ledger(url, secret=SECRET, anchor=anchor)
     for turn, version in enumerate(versions):
         together.wait()
         started = time.perf_counter()

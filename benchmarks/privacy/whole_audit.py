@@ -49,7 +49,7 @@ from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.mechanism import mechanism as mechanisms
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.mechanism import ONE, BoundedSum, Fractions, GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler, discrete_gaussian
+from primorl.privacy.mechanism.sampling import discrete_gaussian
 from primorl.privacy.statement import Statement
 
 DELTA = 1e-5
@@ -244,7 +244,7 @@ def gaussian_mechanism(epsilon: float, units: int) -> Mechanism:
     return Mechanism(
         units,
         "person",
-        PoissonSampler(1.0),
+        1.0,
         L2Clip(1.0),
         1 / gaussian_mean(epsilon, DELTA),
         1,

@@ -14,7 +14,6 @@ from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import local_training, training_setup
 
 OBSERVATION, ACTION, BATCH = 3, 1, 16
@@ -109,7 +108,7 @@ class FixedRound:
         """With a noise multiplier that suits no dataset: what it is does not change the time."""
         layers = len(self.shape.layers)
         clip = EnsembleClip(self.clipping_norm, "flat", self.members, layers)
-        return Mechanism(self.cohort, "trajectory", PoissonSampler(1.0), clip, 8.0, 1, 1e-5)
+        return Mechanism(self.cohort, "trajectory", 1.0, clip, 8.0, 1, 1e-5)
 
     @property
     def weights(self) -> Weights:

@@ -49,7 +49,6 @@ from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.work.jobs import RELEASES
 from tests.evaluate.private.conftest import question
 from tests.units import local_training, training_setup
@@ -267,7 +266,7 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
     mechanism = Mechanism(
         units,
         "user",
-        PoissonSampler(0.3 if what == "clone" else 0.05),
+        0.3 if what == "clone" else 0.05,
         clip,
         8.0,
         ROUNDS,

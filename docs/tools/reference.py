@@ -56,11 +56,9 @@ statement = primorl.Statement.read(Path("models/policy"))
 print(statement.epsilon, statement.delta, statement.unit, statement.void)""",
     "Mechanism": """\
 from primorl.privacy.mechanism.clipping import L2Clip
-from primorl.privacy.mechanism.sampling import PoissonSampler
 
-sampler, clip = PoissonSampler(0.25), L2Clip(1.0)
 mechanism = primorl.Mechanism(
-    400, "patient", sampler, clip, noise_multiplier=4.0, rounds=8, delta=1e-5
+    400, "patient", 0.25, L2Clip(1.0), noise_multiplier=4.0, rounds=8, delta=1e-5
 )
 mechanism.spent().epsilon_pld  # before anybody's data are read""",
 }

@@ -163,11 +163,6 @@ class Status:
             raise PipelineError(f"`dvc status` fails: {advise(said)}") from None
 
 
-def changed_stages() -> Set[str]:
-    """Ask ``dvc status`` now, and wait: see `Status.changed_stages`."""
-    return Status().changed_stages()
-
-
 def hint() -> str | None:
     """Say in one line how to get outputs back that ``dvc.lock`` lists and that are gone; None:
     there are none.

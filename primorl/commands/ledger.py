@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.base.files import MANIFEST, PARTITIONS
+from primorl.base.files import MANIFEST
 from primorl.commands.terminal import add_command, flag, format_table
 
 if TYPE_CHECKING:
@@ -76,7 +76,6 @@ def _move(
     """Move the records from a SQLite file to another database; the file keeps a copy that counts
     no more.
     """
-    from primorl.config.params import LedgerStore
     from primorl.privacy.ledger.store import Store
 
     with _open() as (params, ledger):
@@ -84,8 +83,8 @@ def _move(
             print(_EMPTY)
             return
         ledger.verify()
-    target = Store(LedgerStore(url=url).address)
-    Store(params.ledger.address).move(target)
+    target = Store(url)
+    Store(params.ledger.url).move(target)
     print(
         f"moved to {target.shown}; now write that URL as ledger.url into params.yaml, here and in "
         "every clone; back .primorl up anew, and delete older backups, which would grant again"
@@ -113,7 +112,7 @@ def _open() -> "Iterator[tuple[Params, Ledger | None]]":
         if ledger is not None:
             refuse_missing_charges(ledger)
             if MANIFEST.exists():
-                check_secret(Manifest.load(MANIFEST), PARTITIONS)
+                check_secret(Manifest.load(MANIFEST))
 
 
 def _print_json(ledger: "Ledger", params: "Params") -> None:

@@ -4,16 +4,15 @@ or, with numbers given, the cost of a mechanism.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from primorl.base import PipelineError
 from primorl.base.dvc import MAKE_DATA, Status
-from primorl.base.files import MANIFEST, PARAMS, PARTITIONS
+from primorl.base.files import PARAMS, PARTITIONS
 from primorl.base.reporting import in_lines
-from primorl.config.params import PUBLIC, RULE, Params, load
+from primorl.config.params import PUBLIC, RULE, load
 from primorl.data.sources.log_paths import changed
-from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
 from primorl.evaluate.wording import singular
 from primorl.model.termination import LEARNED
@@ -21,16 +20,9 @@ from primorl.privacy.accounting.epsilon import EPSILONS, Training
 from primorl.privacy.accounting.figures import solve_noise_multiplier, solve_rounds
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.statement import RELATION_NAME
-from primorl.work.bill import UNKNOWN, Bill
-from primorl.work.data import (
-    Partitions,
-    observation_bounds,
-    read_ledger,
-    refuse_missing_charges,
-    refuse_stale,
-)
-from primorl.work.jobs import Figures, RunPlan
-from primorl.work.resolve import next_plan
+from primorl.work.bill import UNKNOWN
+from primorl.work.data import observation_bounds
+from primorl.work.resolve import NextRun
 
 _LARGE = 2.0  # ε, from which a guarantee says little
 _MOST_COLUMNS = 12  # that a line names
@@ -38,52 +30,22 @@ _Epsilons = dict[str, float | None]
 """See `Training.epsilons`."""
 
 
-@dataclass(frozen=True)
-class OwnRun:
-    """The run that ``params.yaml`` describes, on the data that are here.
+def read_run(changed: Set[str], epsilon: float | None = None) -> NextRun:
+    """Read the run that ``params.yaml`` describes, or one that costs ``epsilon`` in all.
 
-    Attributes:
-        params: its settings.
-        partitions: its data.
-        plan: its numbers.
-        changed: stages that DVC will run.
+    Raises:
+        PipelineError: the data are not here; or see `NextRun`.
     """
-
-    params: Params
-    partitions: Partitions
-    plan: RunPlan
-    changed: Set[str]
-
-    @classmethod
-    def read(cls, status: Status | None = None, epsilon: float | None = None) -> "OwnRun":
-        """Read the run's plan, or decide it where DVC will make another, or where it shall cost
-        another ``epsilon``; nothing is written or charged. DVC starts while the project is read.
-
-        Raises:
-            PipelineError: the data are not here, are of other rows than ``data/trajectories``
-                has, or do not fit the settings.
-        """
-        params = load()
-        if epsilon is not None:
-            params = replace(params, privacy=replace(params.privacy, target_epsilon=epsilon))
-        if not MANIFEST.exists() or Manifest.load(MANIFEST).info.dataset != params.dataset:
-            raise PipelineError(
-                f"{PARTITIONS}: not there yet for dataset {params.dataset}; run `dvc repro "
-                "plan`, which charges nothing; or give the numbers of a mechanism"
-            )
-        partitions = Partitions.open(PARTITIONS, params)
-        changed = frozenset() if status is None else status.changed_stages()
-        if status is not None and not changed & MAKE_DATA:
-            refuse_stale(partitions)
-        plan = next_plan(params, partitions, lambda: changed)
-        planned = set() if epsilon is None else {"plan"}
-        return cls(params, partitions, plan, changed | planned)
-
-    @property
-    def figures(self) -> Figures:
-        """What all jobs of the plan cost."""
-        assert self.plan.figures is not None, "`next_plan` computes them"
-        return self.plan.figures
+    params = load()
+    if epsilon is not None:
+        params = replace(params, privacy=replace(params.privacy, target_epsilon=epsilon))
+        changed = changed | {"plan"}
+    if (found := NextRun.read(params, changed)) is None:
+        raise PipelineError(
+            f"{PARTITIONS}: not there yet for dataset {params.dataset}; run `dvc repro "
+            "plan`, which charges nothing; or give the numbers of a mechanism"
+        )
+    return found
 
 
 def show(
@@ -100,13 +62,13 @@ def show(
         given: numbers of a mechanism, and ``target_epsilon``, by name.
         solve: the name of the number to look for; None: noise where a target is given.
         as_json: print JSON.
-        status: tells the stages that changed.
+        status: tells the stages that changed; None: numbers are given, or looked for.
         epsilon: of the project's own run, in the place of ``privacy.target_epsilon``.
 
     Raises:
-        PipelineError: see `asked_for` and `OwnRun.read`; or ``epsilon`` beside other numbers.
+        PipelineError: see `asked_for` and `read_run`; or ``epsilon`` beside other numbers.
     """
-    if given or solve is not None or not PARAMS.exists():
+    if status is None or not PARAMS.exists():
         if epsilon is not None:
             found = "found beside numbers of a mechanism, or without a project"
             raise PipelineError(f"--run-epsilon: {found}; leave the others out")
@@ -115,7 +77,7 @@ def show(
         lines = _mechanism_lines(training, delta, epsilons)
         content = _as_json(training, delta, epsilons)
     else:
-        own = OwnRun.read(status, epsilon)
+        own = read_run(status.changed_stages(), epsilon)
         lines, content = _own_lines(own), _own_as_json(own) if as_json else {}
     print(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join(lines))
 
@@ -164,7 +126,7 @@ def _complete(
         known[name] = getattr(load().privacy, name)
     if known.keys() >= {*needed}:
         return known, ()
-    run = OwnRun.read().plan.model.mechanism.training
+    run = read_run(MAKE_DATA).plan.model.mechanism.training  # whatever changed
     known = {name: getattr(run, name, None) for name in needed} | known
     if not all(known.values()):
         raise PipelineError("plan: this run has no noise; give --noise-multiplier")
@@ -202,7 +164,7 @@ def _mechanism_lines(training: Training, delta: float, found: _Epsilons) -> Iter
 # ---- the project's own run
 
 
-def _own_as_json(own: OwnRun) -> dict[str, Any]:
+def _own_as_json(own: NextRun) -> dict[str, Any]:
     plan = own.plan
     return _as_json(own.plan.model.mechanism.training, plan.model.delta, own.figures.model) | {
         "can_learn": plan.can_learn,
@@ -213,12 +175,10 @@ def _own_as_json(own: OwnRun) -> dict[str, Any]:
     }
 
 
-def _own_lines(own: OwnRun) -> Iterator[str]:
+def _own_lines(own: NextRun) -> Iterator[str]:
     """What it costs first, then whether it can learn, then the numbers."""
     plan, manifest, training = own.plan, own.partitions.manifest, own.plan.model.mechanism.training
-    with read_ledger(own.params) as ledger:
-        refuse_missing_charges(ledger)
-    bill = Bill.of(own.params, plan, own.partitions, own.changed)
+    bill = own.bill()
     yield from _cost_lines(own)
     older = "as the log was collected, " * bool(changed(own.params.dataset, own.params.chosen))
     yield f"  {UNKNOWN if own.changed & MAKE_DATA else f'{older}{bill}'}"
@@ -254,7 +214,7 @@ def _own_lines(own: OwnRun) -> Iterator[str]:
             yield f"  {key}: {json.dumps(setting.value)} ({setting.origin})"
 
 
-def _column_lines(own: OwnRun) -> Iterator[str]:
+def _column_lines(own: NextRun) -> Iterator[str]:
     """Say how much each column must vary to be seen beside the noise, in its own unit."""
     manifest, public = own.partitions.manifest, own.partitions.public
     least, spaces = own.figures.least_spread, manifest.info.spaces
@@ -273,7 +233,7 @@ def _column_lines(own: OwnRun) -> Iterator[str]:
         )
 
 
-def _cost_lines(own: OwnRun) -> Iterator[str]:
+def _cost_lines(own: NextRun) -> Iterator[str]:
     """What all jobs of the run cost together, paid or not."""
     plan, found = own.plan, own.figures
     if plan.model.variant != "private":

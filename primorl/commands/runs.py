@@ -47,10 +47,11 @@ def check(
     """
     params = _check_all()
     if charges:
+        from primorl.base.dvc import Status
         from primorl.work.bill import UNKNOWN
         from primorl.work.resolve import preview
 
-        print(preview(params) or UNKNOWN)
+        print(preview(params, Status().changed_stages()) or UNKNOWN)
 
 
 def _check_all(*, quiet: bool = False) -> "Params":
@@ -82,10 +83,7 @@ def _settings(params: "Params") -> Iterator[str]:
     if params.online.asked:
         from primorl.stages.online import cohorts_of
 
-        if params.chosen.environment is None:
-            found = f"no environment to simulate them in datasets/{params.dataset}.yaml"
-            raise PipelineError(f"online.yaml: users: found {found}; set it to null")
-        cohorts_of(params.online)
+        cohorts_of(params)
     if isinstance(log := params.chosen, MedsDataset | TabularDataset):  # their entries name columns
         from primorl.data.sources.meds import as_tabular
         from primorl.data.sources.tabular import read_spaces

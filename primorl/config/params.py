@@ -17,11 +17,12 @@ from typing import Annotated, Any, Literal
 from pydantic import ValidationError
 
 from primorl.base import PipelineError, records
-from primorl.base.files import DATASETS, LEDGER, ONLINE_SETTINGS, PARAMS, home
+from primorl.base.files import DATASETS, ONLINE_SETTINGS, PARAMS
 from primorl.config import reading
 from primorl.config.datasets import Dataset, checked
 from primorl.config.reading import Block
 from primorl.engine.settings import EarlyStopping
+from primorl.model.architecture import Variant
 from primorl.policy.config import refuse_small_buffer
 
 
@@ -105,7 +106,7 @@ class Dynamics(Block):
         log_variance_bounds: of standardised targets.
     """
 
-    variant: reading.Variant = "private"
+    variant: Variant = "private"
     train_anyway: bool = False
     model: Literal["linear", "network"] | None = None
     degree: Annotated[int, records.Within(ge=1, le=3)] | None = None
@@ -234,29 +235,9 @@ class Online(Block):
 
 
 class LedgerStore(Block):
-    """Place of the ledger."""
+    """Place of the ledger: SQLAlchemy's URL of its database; see `Store`."""
 
     url: reading.StoreUrl | None = None
-
-    @property
-    def address(self) -> str:
-        """SQLAlchemy's URL of the database. A relative path of a SQLite file starts at the project,
-        also inside DVC's temporary copies.
-        """
-        from sqlalchemy import URL, make_url
-        from sqlalchemy.exc import ArgumentError
-
-        if self.url is None:
-            return URL.create("sqlite", database=str(home() / LEDGER)).render_as_string()
-        try:
-            url = make_url(self.url)
-        except (ArgumentError, ValueError):
-            return self.url  # `Ledger.open` says what is wrong with it
-        plain = url.get_backend_name() == "sqlite" and url.database and not url.query
-        if not plain or url.database == ":memory:":
-            return self.url
-        path = home() / Path(str(url.database)).expanduser()
-        return URL.create("sqlite", database=str(path)).render_as_string()
 
 
 class Tracking(Block):

@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, dataclass_transform, get_args, get_origin
+from typing import Annotated, Any, dataclass_transform, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import core_schema
@@ -154,7 +154,6 @@ Category = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length
 Categories = Annotated[
     tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(check_once)
 ]
-Variant = Literal["private", "no_privacy", "no_clip"]
 
 
 class _PlainData(SafeConstructor):

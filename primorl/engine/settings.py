@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from primorl.base.records import Fraction, LearningRate, Portion, PositiveInt, Steps, WeightDecay
 
@@ -15,7 +15,6 @@ LEAST_UNITS = 4
 """Public units that a start needs (`primorl.engine.public`): some are held out to tell when
 to stop.
 """
-_REFUSE_UNKNOWN_KEYS = {"extra": "forbid"}  # where params.yaml is read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class EarlyStopping:
             are run.
     """
 
-    __pydantic_config__ = _REFUSE_UNKNOWN_KEYS
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # in params.yaml
 
     every: Steps = 5
     patience: Steps | None = None

@@ -35,7 +35,7 @@ class TrainingSetup:
     split.
 
     Attributes:
-        mechanism: sampler, clip, noise, queries and their cost.
+        mechanism: sampling, clip, noise, queries and their cost.
         architecture: sizes of the network.
         bounds: of model states, actions and rewards.
         columns: how the observation's dimensions are treated.

@@ -13,7 +13,7 @@ from primorl.online.network import PolicyNetwork
 from primorl.privacy.ledger.checkpoint import State
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler, SystemEntropy
+from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy
 
 ONE_USER = "user"
 """What one unit of privacy is: everything that one user does in the run."""
@@ -47,7 +47,7 @@ def online_mechanism(
     return Mechanism(
         units=users,
         unit=ONE_USER,
-        sampler=PoissonSampler(1.0),
+        sampling_probability=1.0,
         clip=L2Clip(1.0),
         noise_multiplier=noise_multiplier,
         rounds=releases,
@@ -72,8 +72,7 @@ class Cohort:
     @property
     def users(self) -> int:
         """Public size m of a cohort."""
-        assert self._mechanism.denominator is not None
-        return int(self._mechanism.denominator)
+        return int(self._mechanism.divisor)
 
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """Release (Σ clipped contributions + N(0, (zS)² I)) / m.

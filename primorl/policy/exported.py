@@ -166,7 +166,8 @@ def save(
         epochs: the policies at the end of every epoch.
         policy: folder that these files are of; None: that of the variant's policy.
         names: of the dimensions of observations, then of the actions; None: without names.
-        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
+        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each;
+            one that is infinite is not stated.
         facts: other fields of `PolicyConfig`: ``variant``, ``environment``, and those that have a
             default.
     """
@@ -174,7 +175,7 @@ def save(
     save_file(_tensors(last), folder / FINAL)
     save_file(_tensors(DeterministicPolicy.stack(epochs)), folder / EPOCHS)
     low, high = None, None
-    if observation_range is not None:
+    if observation_range is not None and torch.stack(observation_range).isfinite().all():
         low, high = (tuple(side.tolist()) for side in observation_range)
     PolicyConfig(
         policy=policy or "models/policy",

@@ -304,7 +304,6 @@ def write(
     """
     choice, seeds = policies.choice, policies.seeds
     ends = model.bounds.observation_low, model.bounds.observation_high
-    finite = all(bool(side.isfinite().all()) for side in ends)
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, seeds)):
             folder.mkdir(parents=True, exist_ok=True)
@@ -318,7 +317,7 @@ def write(
                 one_hot=released.one_hot or None,
                 trajectory_columns=released.trajectory_columns,
                 age_units=dict(released.age_units),
-                observation_range=ends if finite else None,
+                observation_range=ends,
                 model_sha256=released.model_sha256,
                 ends=released.ends,
                 uncertainty=model.uncertainty,

@@ -15,7 +15,6 @@ from primorl.base.dvc import Status, recorded_outputs
 from primorl.base.files import (
     BEHAVIOUR,
     MODELS,
-    PARTITIONS,
     POLICY,
     SUMMARY,
     file_sha256,
@@ -33,7 +32,7 @@ from primorl.privacy.statement import Statement, our_accountant
 from primorl.release import bundle, contents
 from primorl.release.card import DECLARED_TEXTS, render
 from primorl.run import VerifiedRun
-from primorl.work.data import read_ledger, refuse_missing_charges, version_in
+from primorl.work.data import read_ledger, read_version, refuse_missing_charges
 
 # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _NO_TIME = 315532800
@@ -155,7 +154,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
             raise PipelineError(f"{place}: {found}; put back the one it was written to")
         ledger.verify()
         refuse_missing_charges(ledger)
-        account = ledger.account(version_in(PARTITIONS, run.manifest))
+        account = ledger.account(read_version(run.manifest))
     budget = params.privacy.budget.epsilon
     _check_made(run, {charge.id: charge for charge in account.charges})
     return contents.LedgerStatement(

@@ -130,7 +130,6 @@ def read_facts(
         model=ModelConfig.read(MODEL).to_json(),
         declared=params.chosen.texts,
         discount=answers.discount,
-        newer_data=run.newer_data,
         conduct=answers.to_json().get("conduct"),
     )
 

@@ -7,7 +7,7 @@ Observations are one flat vector. Import this module before a package that impor
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -22,15 +22,6 @@ Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 
 _SIDE_BY_SIDE = 32
-
-
-class Stepped(NamedTuple):
-    """A step of n environments: observations ``[n, S]``, rewards, ends and cuts ``[n]``."""
-
-    observations: Floats
-    rewards: npt.NDArray[Any]
-    terminated: Flags
-    truncated: Flags
 
 
 def make(environment: str) -> gymnasium.Env[Any, Any]:
@@ -122,8 +113,9 @@ class GymBatch:
         self._terminated, self._truncated, self._over = np.zeros((3, count), bool)
         return self._latest.copy()
 
-    def step(self, actions: npt.NDArray[Any]) -> Stepped:
-        """Step all with actions ``[n, A]``, or ``[n]`` discrete ones.
+    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[Any], Flags, Flags]:
+        """Step all with actions ``[n, A]``, or ``[n]`` discrete ones; observations ``[n, S]``,
+        rewards, ends and cuts ``[n]``.
 
         An environment steps on after its episode has ended; its results mean nothing until it is
         restarted.
@@ -136,12 +128,8 @@ class GymBatch:
                     found[:4]
                 )
         self._over = self._terminated | self._truncated
-        return Stepped(
-            self._latest.copy(),
-            self._rewards.copy(),
-            self._terminated.copy(),
-            self._truncated.copy(),
-        )
+        terminated, truncated = self._terminated.copy(), self._truncated.copy()
+        return self._latest.copy(), self._rewards.copy(), terminated, truncated
 
     def restart(self, which: Flags) -> Floats:
         """Begin a new episode where ``which`` says so; current observations of all, ``[n, S]``.

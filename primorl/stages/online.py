@@ -17,7 +17,7 @@ from primorl.base.files import (
     file_sha256,
 )
 from primorl.base.reporting import RunContent, StageLog, progress_bar
-from primorl.config.params import Online, Params, plain
+from primorl.config.params import Params, plain
 from primorl.data.identity.membership import (
     id_digests,
     population_digest,
@@ -60,13 +60,18 @@ _LABEL = b"primorl arrivals fingerprint 1\0"  # the secret keys other things as 
 # ---- users
 
 
-def cohorts_of(asked: Online) -> tuple[range, ...]:
+def cohorts_of(params: Params) -> tuple[range, ...]:
     """Put the users, by number, into cohorts in their order; those left over are not met.
 
     Raises:
-        PipelineError: they do not fill one cohort.
+        PipelineError: nothing simulates them, or they do not fill one cohort.
     """
-    users, size = asked.users or 0, asked.cohort
+    if params.chosen.environment is None:
+        raise PipelineError(
+            f"datasets/{params.dataset}.yaml: environment: found null, which online "
+            f"learning needs; name one, or set {_KEY}: users to null"
+        )
+    users, size = params.online.users or 0, params.online.cohort
     if users < size:
         raise PipelineError(
             f"{_KEY}: cohort: found {size}, and {users} users come; allowed is at most their number"
@@ -133,13 +138,8 @@ def online_run(params: Params) -> OnlineRun:
         PipelineError: the choices fit neither each other nor the environment or the offline policy,
             or no noise is enough for ε.
     """
-    asked, environment = params.online, params.chosen.environment
-    if environment is None:
-        raise PipelineError(
-            f"datasets/{params.dataset}.yaml: environment: found null, which online "
-            f"learning needs; name one, or set {_KEY}: users to null"
-        )
-    cohorts = cohorts_of(asked)
+    asked, cohorts = params.online, cohorts_of(params)
+    environment = str(params.chosen.environment)
     people = simulated_people(params, len(cohorts) * asked.cohort)
     environments = GymBatch(environment)
     limit = environments.step_limit or params.chosen.horizon or 0

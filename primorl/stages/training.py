@@ -214,7 +214,7 @@ def train_for(
     return trained
 
 
-def work_for_first(params: Params, folder: Path) -> None:
+def work_for_first(params: Params) -> None:
     """Sum over the units of this process, which is not the first, once the ledger has granted the
     charge.
 
@@ -225,8 +225,8 @@ def work_for_first(params: Params, folder: Path) -> None:
         request, _, granted = group.wait()
         if request == Message.STOP:
             return
-        partitions = Partitions.read(folder, None)
-        job = RunPlan.read(params, partitions).model
+        partitions = Partitions.read(None)
+        job = RunPlan.read_for(params, partitions).model
         setup = prepare_model(job, partitions, params.compute)
         identity = identity_of(job, partitions.identity)
         if not torch.equal(_digest_agreement(identity, setup), granted):
@@ -438,8 +438,6 @@ def write_clone(
     rare = () if job.scaled_by is None else ModelConfig.read(MODEL).rare_actions
     cloned = BehaviourPolicy.of(setup.architecture, trained.weights, trained.normaliser, bounds)
     observations, actions = info.spaces.observation_names, info.spaces.action_names
-    low, high = bounds.observation_low, bounds.observation_high
-    finite = bool(low.isfinite().all() and high.isfinite().all())
     persistence = None
     if PERSISTENCE in trained.answers:
         persistence = (float(trained.answers[PERSISTENCE][0]), setup.noise_of(PERSISTENCE))
@@ -450,7 +448,7 @@ def write_clone(
         variant=job.variant,
         environment=info.environment,
         names=(observations, actions) if observations and actions else None,
-        observation_range=(low, high) if finite else None,
+        observation_range=(bounds.observation_low, bounds.observation_high),
         one_hot=info.spaces.one_hot or None,
         rounds=trained.rounds,
         engine_version=trained.engine,

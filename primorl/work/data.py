@@ -18,9 +18,11 @@ from primorl.base.dvc import REMAKE, recorded_outputs
 from primorl.base.files import (
     LEDGER_HEAD,
     LOCK,
+    MANIFEST,
     MODELS,
     PARTITIONS,
     PRIVATE_EVALUATION,
+    PUBLIC,
     SECRET,
     TRAJECTORIES,
     home,
@@ -41,6 +43,7 @@ from primorl.privacy.ledger.store import Store
 
 Floats = npt.NDArray[np.floating]
 _MOST_NAMED = 12
+_UNITS, _PUBLIC_UNITS = PARTITIONS / "units.bin", PARTITIONS / "public_units.bin"
 
 # ---- the ledger, to be read
 
@@ -68,7 +71,7 @@ def ledger_is_begun(params: Params) -> bool:
         PipelineError: it does, and the secret that it was written under is gone.
     """
     begun = (home() / LEDGER_HEAD).exists()
-    begun = begun or bool(Store(params.ledger.address, read_only=True).read())
+    begun = begun or bool(Store(params.ledger.url, read_only=True).read())
     if begun and not (home() / SECRET).exists():
         raise PipelineError(
             f"{home() / SECRET}: not there: needed by the ledger; restore .primorl from its backup"
@@ -77,9 +80,9 @@ def ledger_is_begun(params: Params) -> bool:
 
 
 def open_ledger(params: Params, *, read_only: bool) -> Ledger:
-    """Open the project's ledger as it is; raises the errors of `Ledger.open`."""
+    """Open the project's ledger as it is; raises the errors of `Ledger`."""
     secret, head = membership.project_secret(), home() / LEDGER_HEAD
-    return Ledger.open(params.ledger.address, secret=secret, anchor=head, read_only=read_only)
+    return Ledger(params.ledger.url, secret=secret, anchor=head, read_only=read_only)
 
 
 def open_to_charge(params: Params) -> Ledger:
@@ -164,32 +167,29 @@ class Partitions:
     """The partitioned dataset; `primorl.work.desk` alone opens its private rows.
 
     Attributes:
-        folder: ``data/partitions``.
         manifest: facts and counts that are declared public.
         public: the public split; it may be empty.
         version: the units, as the ledger knows them.
         account: everything that was charged to the same units when the partitions were opened.
     """
 
-    folder: Path
     manifest: Manifest
     public: UnitStore
     version: Version
     account: Account
 
     @classmethod
-    def open(cls, folder: Path, params: Params) -> "Partitions":
+    def open(cls, params: Params) -> "Partitions":
         """Read as `read` does, with the ledger that ``params`` name."""
         with read_ledger(params) as ledger:
-            return cls.read(folder, ledger)
+            return cls.read(ledger)
 
     @classmethod
-    def read(cls, folder: Path, ledger: Ledger | None) -> "Partitions":
+    def read(cls, ledger: Ledger | None) -> "Partitions":
         """Read the manifest, the public split and the digests of the units; check all that needs no
         private row.
 
         Args:
-            folder: ``data/partitions``.
             ledger: of the project, which knows the units that must not be public; None: none was
                 begun, or another process has asked it.
 
@@ -198,14 +198,14 @@ class Partitions:
             PipelineError: a file is missing, broken or of another partition, or was made under
                 another secret.
         """
-        manifest = Manifest.load(folder / "manifest.json")
-        check_secret(manifest, folder)
-        version, account = version_in(folder, manifest), Account(())
+        manifest = Manifest.load(MANIFEST)
+        check_secret(manifest)
+        version, account = read_version(manifest), Account(())
         if ledger is not None:
             ledger.check_published(manifest.info.dataset, version)
             account = ledger.account(version)
-        public = _read_public(manifest, folder, version.public)
-        return cls(folder, manifest, public, version, account)
+        public = _read_public(manifest, version.public)
+        return cls(manifest, public, version, account)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def refuse_stale(partitions: Partitions) -> None:
     """
     if read_fingerprint() not in (None, partitions.manifest.info.dataset_fingerprint):
         raise PipelineError(
-            f"{partitions.folder}: of other rows than {TRAJECTORIES}; run `dvc repro -f "
+            f"{PARTITIONS}: of other rows than {TRAJECTORIES}; run `dvc repro -f "
             "partition`, and see that no .dvcignore hides files of data/"
         )
 
@@ -249,17 +249,16 @@ def open_public(params: Params) -> UnitStore:
         PipelineError: a file is missing or broken, the ledger cannot be read, or the rows are not
             of the units in ``public_units.bin``.
     """
-    folder = PARTITIONS
     if not (home() / SECRET).exists():
-        return UnitStore.open(folder / "public")
-    manifest = Manifest.load(folder / "manifest.json")
-    public = _digests(folder / "public_units.bin", manifest, manifest.public_units)
+        return UnitStore.open(PUBLIC)
+    manifest = Manifest.load(MANIFEST)
+    public = _digests(_PUBLIC_UNITS, manifest, manifest.public_units)
     if public:
-        file, members = folder / "units.bin", b""
-        if file.exists():  # a remote need not have it
-            members = _digests(file, manifest, manifest.private_units)
+        members = b""
+        if _UNITS.exists():  # a remote need not have it
+            members = _digests(_UNITS, manifest, manifest.private_units)
         refuse_published(params, manifest.info.dataset, version_of(manifest, members, public))
-    return _read_public(manifest, folder, public)
+    return _read_public(manifest, public)
 
 
 def refuse_published(params: Params, dataset: str, version: Version) -> None:
@@ -273,7 +272,7 @@ def refuse_published(params: Params, dataset: str, version: Version) -> None:
             ledger.check_published(dataset, version)
 
 
-def check_secret(manifest: Manifest, folder: Path) -> None:
+def check_secret(manifest: Manifest) -> None:
     """Check that the partitions were made under the project's secret, before anything is charged to
     their units.
 
@@ -284,23 +283,23 @@ def check_secret(manifest: Manifest, folder: Path) -> None:
     """
     if not (home() / SECRET).exists():
         raise PipelineError(
-            f"{home() / SECRET}: not there, and {folder} needs it; restore or share .primorl"
+            f"{home() / SECRET}: not there, and {PARTITIONS} needs it; restore or share .primorl"
         )
     if manifest.secret_check != membership.secret_check(membership.project_secret()):
         raise PipelineError(
-            f"{folder / 'manifest.json'}: secret_check: made under another secret than "
+            f"{MANIFEST}: secret_check: made under another secret than "
             f"{home() / SECRET}; restore .primorl from its backup, or make them anew: {REMAKE}"
         )
 
 
-def version_in(folder: Path, manifest: Manifest) -> Version:
-    """Return the units of the partitions in a folder as the ledger knows them.
+def read_version(manifest: Manifest) -> Version:
+    """Return the units of the partitions as the ledger knows them.
 
     Raises:
         PipelineError: ``units.bin`` or ``public_units.bin`` is missing, or is of another partition.
     """
-    members = _digests(folder / "units.bin", manifest, manifest.private_units)
-    public = _digests(folder / "public_units.bin", manifest, manifest.public_units)
+    members = _digests(_UNITS, manifest, manifest.private_units)
+    public = _digests(_PUBLIC_UNITS, manifest, manifest.public_units)
     return version_of(manifest, members, public)
 
 
@@ -320,16 +319,16 @@ def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
     )
 
 
-def _read_public(manifest: Manifest, folder: Path, public: bytes) -> UnitStore:
+def _read_public(manifest: Manifest, public: bytes) -> UnitStore:
     """Read the public split and compare its units with the digests in ``public_units.bin``."""
     info = manifest.info
     found = membership.Membership(
         membership.project_secret(), info.population, by_rows=info.duplicates == "refuse"
     )
-    rows = UnitStore.open(folder / "public", found.update)
+    rows = UnitStore.open(PUBLIC, found.update)
     if found.to_bytes() != public:
         raise PipelineError(
-            f"{folder / 'public_units.bin'}: not of the units in {folder / 'public'} under this "
+            f"{_PUBLIC_UNITS}: not of the units in {PUBLIC} under this "
             f"secret, by which the ledger knows them; run {REMAKE}"
         )
     return rows

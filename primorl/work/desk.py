@@ -24,7 +24,15 @@ import psutil
 
 from primorl.base import PipelineError, say
 from primorl.base.dvc import REMAKE
-from primorl.base.files import CHECKPOINTS, PARTITIONS, PLAN, file_sha256, home, replaced_directory
+from primorl.base.files import (
+    CHECKPOINTS,
+    PARTITIONS,
+    PLAN,
+    PRIVATE,
+    file_sha256,
+    home,
+    replaced_directory,
+)
 from primorl.base.processes import read_number
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret
@@ -87,7 +95,7 @@ class Desk:
             PipelineError: a part of the ledger or of the partitions is missing or broken.
         """
         with closing(open_to_charge(params)) as ledger:
-            partitions = Partitions.read(PARTITIONS, ledger)
+            partitions = Partitions.read(ledger)
             refuse_stale(partitions)
             yield cls(
                 ledger=ledger,
@@ -115,9 +123,9 @@ class Desk:
         """Read the run's plan, and make the bill that `pay` holds each of its jobs to.
 
         Raises:
-            PipelineError: see `RunPlan.read` and `Bill.of`; or a job is of another δ.
+            PipelineError: see `RunPlan.read_for` and `Bill.of`; or a job is of another δ.
         """
-        plan = RunPlan.read(params, self.partitions)
+        plan = RunPlan.read_for(params, self.partitions)
         for job in plan.paid_jobs:
             if job.delta != self.delta:
                 raise PipelineError(
@@ -277,9 +285,7 @@ def open_private(partitions: Partitions, own: slice = EVERY) -> UnitStore:
     """
     info = partitions.manifest.info
     found = Membership(project_secret(), info.population)
-    store = open_units(partitions.folder / "private", rows_in_memory(), found.update, own)
+    store = open_units(PRIVATE, rows_in_memory(), found.update, own)
     if store.info != info or found.to_bytes() != partitions.version.members:
-        raise PipelineError(
-            f"{partitions.folder}: its parts are of different partitions; run {REMAKE}"
-        )
+        raise PipelineError(f"{PARTITIONS}: its parts are of different partitions; run {REMAKE}")
     return store

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import primorl
 from primorl.base import PipelineError, records
-from primorl.base.files import PAID_PLANS, PARAMS, PLAN, finite, home
+from primorl.base.files import PAID_PLANS, PARAMS, PARTITIONS, PLAN, finite, home
 from primorl.base.records import record
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params, Policy, ReturnBounds, plain
-from primorl.config.reading import Range, Variant
+from primorl.config.reading import Range
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
 from primorl.engine.settings import LocalTraining, ServerTraining
-from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network
+from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network, Variant
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting import DpEvent
@@ -33,7 +33,6 @@ from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Contribution, GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 
 if TYPE_CHECKING:
     from primorl.work.data import Partitions
@@ -82,7 +81,7 @@ class MechanismNumbers:
         return Mechanism(
             units=manifest.private_units,
             unit=manifest.info.unit,
-            sampler=PoissonSampler(self.sampling_probability),
+            sampling_probability=self.sampling_probability,
             clip=EnsembleClip(norm, self.clipping, shape.members, len(shape.layers)),
             noise_multiplier=self.noise_multiplier,
             rounds=self.rounds,
@@ -413,7 +412,7 @@ class Setting:
 
 
 @record
-class RunPlan:
+class RunPlan(records.FileRecord):
     """The content of ``data/plan.json``.
 
     Attributes:
@@ -431,7 +430,8 @@ class RunPlan:
         figures: of all jobs; None: in a plan that is not for readers, or of an older version.
     """
 
-    FORMAT = 3
+    FORMAT: ClassVar[int] = 3
+    REMEDY: ClassVar[str] = _REMEDY
 
     dataset: str
     asked: records.Hexadecimal
@@ -472,29 +472,20 @@ class RunPlan:
 
     def key(self) -> str:
         """Digest the plan as it is, and the versions that its figures were computed by."""
-        content = records.to_json(self)
+        content = self.to_json()
         figures = {**content["figures"], "key": ""}
         by = [primorl.__version__, version("dp-accounting")]
         return digest({**content, "figures": figures, "by": by})
 
     @classmethod
-    def load(cls, path: Path = PLAN) -> "RunPlan":
-        """Read the file as it is; what is paid is read by `read`.
-
-        Raises:
-            PipelineError: the file is missing or broken.
-        """
-        return records.read_record(path, cls, _REMEDY)
-
-    @classmethod
-    def read(cls, params: Params, partitions: "Partitions", path: Path = PLAN) -> "RunPlan":
+    def read_for(cls, params: Params, partitions: "Partitions", path: Path = PLAN) -> "RunPlan":
         """Read the plan of the run that these settings ask for on these partitions.
 
         Raises:
             PipelineError: the file is missing or broken, was decided from other settings, or is of
                 other partitions or numbers than it says.
         """
-        found = cls.load(path)
+        found = cls.read(path)
         if found.asked != digest_of_settings(params):
             raise PipelineError(
                 f"{path}: asked: decided from other settings than those of {PARAMS}; {_REMEDY}"
@@ -503,7 +494,7 @@ class RunPlan:
         stated = [each.identity for each in found.jobs]
         if stated != [identity_of(job, known) for job in found.paid_jobs]:
             raise PipelineError(
-                f"{path}: jobs: not those of its numbers on {partitions.folder}; {_REMEDY}"
+                f"{path}: jobs: not those of its numbers on {PARTITIONS}; {_REMEDY}"
             )
         try:
             for job in () if found.intact else found.paid_jobs:
@@ -512,8 +503,3 @@ class RunPlan:
             why = records.printable(str(impossible))
             raise PipelineError(f"{path}: no mechanism: {why}; {_REMEDY}") from None
         return found
-
-    def write(self, path: Path = PLAN) -> None:
-        """Write the file, atomically."""
-        path.parent.mkdir(exist_ok=True)
-        records.write_record(path, self)

@@ -4,15 +4,15 @@ Reads settings, declared facts and the public split, never a private byte, and c
 `params.yaml` leaves open rules decide, of model and clone (`rules`).
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from primorl.base import PipelineError
-from primorl.base.dvc import MAKE_DATA, changed_stages
-from primorl.base.files import MANIFEST, PARTITIONS, finite
+from primorl.base.dvc import MAKE_DATA
+from primorl.base.files import MANIFEST, finite
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.config.params import DEFAULT, Params, Policy, flat, plain
 from primorl.data.storage.rows import UnitStore
@@ -89,7 +89,7 @@ def _find_paid(
     if not known or not path.exists():
         return None
     try:
-        kept = jobs.RunPlan.read(params, partitions, path).price(partitions)
+        kept = jobs.RunPlan.read_for(params, partitions, path).price(partitions)
     except PipelineError as unreadable:
         said = str(unreadable).partition("; ")[0]
         raise PipelineError(
@@ -114,9 +114,7 @@ def _find_paid(
     )
 
 
-def next_plan(
-    params: Params, partitions: Partitions, changed: Callable[[], Set[str]]
-) -> jobs.RunPlan:
+def next_plan(params: Params, partitions: Partitions, changed: Set[str]) -> jobs.RunPlan:
     """Read what the stage ``plan`` decided; decide where it will run again, or where the file is of
     other settings or data. What the desk would charge is priced anew where the file is edited or of
     other versions.
@@ -124,41 +122,82 @@ def next_plan(
     Args:
         params: every choice.
         partitions: the data.
-        changed: asks for the stages that DVC will run, if nothing else tells.
+        changed: stages that DVC will run.
     """
     found = None
     with suppress(PipelineError):
-        found = jobs.RunPlan.read(params, partitions)
-    if found is None or "plan" in changed():
+        found = jobs.RunPlan.read_for(params, partitions)
+    if found is None or "plan" in changed:
         return decide_plan(params, partitions)
     if found.intact:
         return found
     return add_figures(found.price(partitions), partitions.manifest)
 
 
-def preview(params: Params, changed: Set[str] | None = None) -> Bill | None:
+@dataclass(frozen=True)
+class NextRun:
+    """The run that settings describe, on the data that are here.
+
+    Attributes:
+        params: its settings.
+        partitions: its data.
+        plan: its numbers.
+        changed: stages that DVC will run.
+    """
+
+    params: Params
+    partitions: Partitions
+    plan: jobs.RunPlan
+    changed: Set[str]
+
+    @classmethod
+    def read(cls, params: Params, changed: Set[str]) -> "NextRun | None":
+        """Read the run's plan, or decide it where DVC will make another; nothing is written or
+        charged. None: no data of the dataset are here.
+
+        Raises:
+            PipelineError: the data do not fit the settings, or are of other rows than
+                ``data/trajectories`` has, and will not be made anew.
+        """
+        if not MANIFEST.exists() or Manifest.load(MANIFEST).info.dataset != params.dataset:
+            return None
+        partitions = Partitions.open(params)
+        if not changed & MAKE_DATA:
+            refuse_stale(partitions)
+        return cls(params, partitions, next_plan(params, partitions, changed), changed)
+
+    @property
+    def figures(self) -> jobs.Figures:
+        """What all jobs of the plan cost."""
+        assert self.plan.figures is not None, "`next_plan` computes them"
+        return self.plan.figures
+
+    def bill(self) -> Bill:
+        """Make the bill of the run.
+
+        Raises:
+            PipelineError: the ledger lacks a charge.
+        """
+        with read_ledger(self.params) as ledger:
+            refuse_missing_charges(ledger)
+        return Bill.of(self.params, self.plan, self.partitions, self.changed)
+
+
+def preview(params: Params, changed: Set[str]) -> Bill | None:
     """Make the bill of the next run on the partitioned units; None: they will be made, or made
     anew.
 
     Args:
         params: every choice.
-        changed: stages whose inputs changed; None: DVC is asked.
+        changed: stages whose inputs changed.
 
     Raises:
-        PipelineError: the settings do not fit the data, `dvc status` fails, the ledger lacks a
-            charge, or the partitions are of other rows than ``data/trajectories`` has.
+        PipelineError: see `NextRun`.
     """
-    changed = changed_stages() if changed is None else changed
-    if not MANIFEST.exists() or changed & MAKE_DATA:
+    found = None if changed & MAKE_DATA else NextRun.read(params, changed)
+    if found is None:
         return None
-    with read_ledger(params) as ledger:
-        partitions = Partitions.read(PARTITIONS, ledger)
-        if partitions.manifest.info.dataset != params.dataset:
-            return None
-        refuse_stale(partitions)
-        plan = next_plan(params, partitions, lambda: changed)
-        refuse_missing_charges(ledger)
-    bill = Bill.of(params, plan, partitions, changed)
+    bill = found.bill()
     if not (params.online.asked and changed):
         return bill
     return replace(bill, online="; the stage `online` charges its users, an account of their own")

@@ -21,7 +21,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from primorl.base import PipelineError, files
-from primorl.base.dvc import Status, advise, changed_stages, hint, show_dvc
+from primorl.base.dvc import Status, advise, hint, show_dvc
 from primorl.base.files import (
     check_writable,
     finite,
@@ -333,25 +333,25 @@ def dvc(*words: str) -> None:
 
 @pytest.mark.usefixtures("with_dvc")
 def test_what_changed_and_what_is_gone_are_told() -> None:
-    assert changed_stages() == set(), "no DVC project"
+    assert Status().changed_stages() == set(), "no DVC project"
     dvc("init", "--no-scm", "--quiet")
     Path("dvc.yaml").write_text(PIPELINE)
     Path("params.yaml").write_text("word: one\n")
     dvc("repro")
-    assert (changed_stages(), hint()) == (set(), None)
+    assert (Status().changed_stages(), hint()) == (set(), None)
     Path("params.yaml").write_text("word: two\n")
-    assert changed_stages() == {"make"}
+    assert Status().changed_stages() == {"make"}
     shutil.rmtree("made")
     assert hint() == "missing: made; `dvc checkout` brings them back"
     Path(".dvc/tmp/rwlock").write_text("")  # as a kill may leave it
     with pytest.raises(PipelineError, match=r"rwlock.*if there is none, delete that file"):
-        changed_stages()
+        Status().changed_stages()
     Path(".dvc/tmp/rwlock").unlink()
     Path("dvc.lock").write_text("")  # as a full disk may leave it
     with pytest.raises(
         PipelineError, match=r"empty, damaged or of a merge: `git checkout HEAD -- dvc\.lock`"
     ):
-        changed_stages()
+        Status().changed_stages()
     for lock in ("", "stages: {make: 3}", "["):
         Path("dvc.lock").write_text(lock)
         assert hint() is None, "DVC reports it"
@@ -367,7 +367,7 @@ def test_a_status_that_nobody_reads_ends_by_itself_and_leaves_no_lock() -> None:
     leave = "from primorl.base.dvc import Status; Status(); raise KeyboardInterrupt"
     done = subprocess.run([sys.executable, "-c", leave], capture_output=True, text=True)
     assert "KeyboardInterrupt" in done.stderr
-    assert changed_stages() == {"make"}, "DVC refuses where it finds a lock"
+    assert Status().changed_stages() == {"make"}, "DVC refuses where it finds a lock"
 
 
 @pytest.mark.parametrize("before", ["", "fit:  0/60 [00:00<?, ?round/s]"])

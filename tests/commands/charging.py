@@ -12,7 +12,7 @@ from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.privacy.accounting.epsilon import Training, event_to_json
 from primorl.privacy.ledger.history import Version
-from primorl.work.data import open_to_charge, version_in
+from primorl.work.data import open_to_charge, read_version
 from tests.data.builders import episode
 from tests.pipeline.training_project import write_partitions
 from tests.privacy.ledger.ledgers import DELTA, request
@@ -42,7 +42,7 @@ def partitioned() -> None:
 
 
 def data() -> Version:
-    return version_in(Path("data/partitions"), Manifest.load(Path("data/partitions/manifest.json")))
+    return read_version(Manifest.load(Path("data/partitions/manifest.json")))
 
 
 def charged(params: Params, units: Version | None = None, name: str = "dynamics") -> str:

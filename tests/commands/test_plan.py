@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline import plan
-from primorl.base.files import PARTITIONS, PLAN
+from primorl.base.files import PLAN
 from primorl.base.reporting import StageLog
 from primorl.commands import plan_answer
 from primorl.config.params import Params, load
@@ -106,7 +106,7 @@ def test_what_is_not_given_comes_from_the_run(data: Params, primorl: Call) -> No
 
 
 def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, primorl: Call) -> None:
-    partitions = Partitions.open(PARTITIONS, data)
+    partitions = Partitions.open(data)
     assert "charges nothing: its stage plan refuses it" in said(primorl)
     edit("params.yaml", dynamics={"train_anyway": True})
     assert "): ε 0 is spent, " in said(primorl)
@@ -153,10 +153,10 @@ def test_what_was_decided_is_printed_and_nothing_stale(
     PLAN.write_text(sound, encoding="utf-8")
     monkeypatch.setattr("primorl.__version__", "another")
     assert (said(primorl), len(decided)) == (first, 3)
-    found = RunPlan.load()
+    found = RunPlan.read(PLAN)
     model = replace(found.model, mechanism=replace(found.model.mechanism, noise_multiplier=0.5))
-    identity = identity_of(model, Partitions.open(PARTITIONS, load()).identity)
-    replace(found, model=model, jobs=(replace(found.jobs[0], identity=identity),)).write()
+    identity = identity_of(model, Partitions.open(load()).identity)
+    replace(found, model=model, jobs=(replace(found.jobs[0], identity=identity),)).write(PLAN)
     dear = at_most(accounting.spent(model.mechanism.training.event, data.privacy.delta).epsilon_pld)
     assert f": train_model {dear}\n" in said(primorl), "as the desk would charge it"
 

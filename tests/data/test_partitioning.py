@@ -36,7 +36,6 @@ from primorl.data.partitioning import partition
 from primorl.data.storage import rows as parquet
 from primorl.data.storage.rows import PartReader
 from primorl.data.storage.schema import DatasetInfo, Manifest
-from primorl.work.data import version_in
 from tests.data.builders import (
     INFO,
     SPACES,
@@ -245,7 +244,6 @@ def test_without_a_public_split_its_part_is_there_and_empty(ingested: pa.Table) 
     assert Path("partitions/public_units.bin").read_bytes() == NOBODY, (
         "or DVC warns of an empty file at every stage"
     )
-    assert version_in(Path("partitions"), manifest).public == b""
 
 
 def batched(digests: bytes) -> list[bytes]:

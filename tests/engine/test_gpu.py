@@ -16,7 +16,6 @@ from primorl.model.numerics import SeedGenerators
 from primorl.policy.sac import DiscreteSac, KLConstraint, Sac
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.engine.test_linear import setup_of
 from tests.policy.test_sac import BATCHES, KAPPAS, prior_of, scaling_of, some_rows
 from tests.units import local_training, make_units, server_training, training_setup
@@ -28,7 +27,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 def trained(shape: Architecture, device: torch.device) -> Tensor:
     source = make_units(shape, [1, 4, 9, 14, 19, 24, 30, 39, 44, 55, 75, 120])
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
-    mechanism = Mechanism(source.units, "trajectory", PoissonSampler(1.0), clip, 0.0, 6, 1e-3)
+    mechanism = Mechanism(source.units, "trajectory", 1.0, clip, 0.0, 6, 1e-3)
     # one batch: no order matters
     local = local_training(batch_size=128, local_epochs=2, weight_decay=0.1)
     setup = training_setup(
@@ -48,7 +47,7 @@ def test_a_training_without_noise_releases_what_a_cpu_does(shape: Architecture) 
 
 def test_a_unit_alone_is_a_unit_in_company_to_the_last_bit(shape: Architecture) -> None:
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
-    mechanism = Mechanism(300, "trajectory", PoissonSampler(1.0), clip, 0.3, 6, 1e-3)
+    mechanism = Mechanism(300, "trajectory", 1.0, clip, 0.3, 6, 1e-3)
     one_step = training_setup(
         mechanism, shape, local=local_training(batch_size=256, max_transitions_per_unit=256)
     )

@@ -30,7 +30,7 @@ from primorl.model.features import Polynomials
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.mechanism import MOST_UNITS, Mechanism
-from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler, SystemEntropy
+from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy
 from tests.engine.kernel import KINDS, batches_of, equal, network, some, weights_of
 from tests.model.models import plain_maps
 from tests.units import Ragged, local_training, make_units, training_setup
@@ -142,9 +142,7 @@ def test_a_machine_that_cannot_promise_it_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def mechanism_of(units: int, norm: float) -> Mechanism:
-    return Mechanism(
-        units, "unit", PoissonSampler(1.0), EnsembleClip(norm, "flat", 3, 3), 3.0, 4, 1e-6
-    )
+    return Mechanism(units, "unit", 1.0, EnsembleClip(norm, "flat", 3, 3), 3.0, 4, 1e-6)
 
 
 def reversed_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
@@ -330,7 +328,7 @@ def test_a_broken_round_leaves_nothing(
 
     good, weights = make_units(shape, LENGTHS), flatten(shape.initial_weights(0))
     clip = EnsembleClip(0.2, "flat", shape.members, len(shape.layers))
-    mechanism = Mechanism(good.units, "trajectory", PoissonSampler(0.3), clip, 1.0, 9, 1e-5)
+    mechanism = Mechanism(good.units, "trajectory", 0.3, clip, 1.0, 9, 1e-5)
     # in chunks of one unit
     setup = training_setup(mechanism, shape, local=WHOLE, execution=Execution(CPU, 1000))
     cohorts = iter([[0, 3, 8], [0, 1, 5, 2], [], [0, 3, 8]])

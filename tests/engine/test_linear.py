@@ -40,7 +40,6 @@ from primorl.model.features import FARTHEST, Polynomials
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import ONE, GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.stages.training import warn_of_little
 from tests.mechanisms import SeededEntropy
 from tests.model.models import plain_maps
@@ -92,9 +91,7 @@ def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
     asked = contributions(5, 1, HEADS.one_hot, discrete=False)
     queries = tuple(GaussianQuery(name, each.sensitivity, noise) for name, each in asked.items())
     clip = EnsembleClip(0.5, "flat", 1, 1)
-    mechanism = Mechanism(
-        units, "person", PoissonSampler(1.0), clip, noise, 40, 1e-6, queries=queries
-    )
+    mechanism = Mechanism(units, "person", 1.0, clip, noise, 40, 1e-6, queries=queries)
     local = replace(local_training(1.0, 30), max_transitions_per_unit=30)
     setup = training_setup(mechanism, SHAPE, local=local, server=SERVER)
     return replace(

@@ -22,7 +22,7 @@ from primorl.model.ensemble import Weights
 from primorl.model.numerics import Workspace, flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
+from primorl.privacy.mechanism.sampling import SystemEntropy
 from tests.engine.kernel import KINDS, batches_of, equal, gap, joint_norm, network, some, weights_of
 from tests.engine.reference import reference_sum
 from tests.model.models import plain_maps
@@ -121,7 +121,7 @@ def round_sum(source: Ragged, shape: Architecture, mode: str) -> Weights:
     training.
     """
     clip = clip_of(shape, 0.5, mode)
-    mechanism = Mechanism(source.units, "trajectory", PoissonSampler(1.0), clip, 1.0, 1, 1e-5)
+    mechanism = Mechanism(source.units, "trajectory", 1.0, clip, 1.0, 1, 1e-5)
     together = Execution(torch.device("cpu"), 1 << 24)
     setup = training_setup(mechanism, shape, local=local_training(0.05, 1), execution=together)
     with Rounds(setup, source, IDENTITY) as rounds:

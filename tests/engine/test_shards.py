@@ -20,7 +20,6 @@ from primorl.engine.setup import TrainingSetup
 from primorl.engine.shards import Processes, join_answers
 from primorl.engine.training import TrainingState, serve, train
 from primorl.model.numerics import flatten
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.engine.test_linear import Log, log_of, setup_of
 from tests.mechanisms import SeededEntropy
 from tests.projects import ROOT
@@ -33,7 +32,7 @@ def setup(rank: int, ranks: int) -> TrainingSetup:
     process.
     """
     whole = setup_of(UNITS)
-    mechanism = replace(whole.mechanism, sampler=PoissonSampler(0.6), entropy=SeededEntropy(5))
+    mechanism = replace(whole.mechanism, sampling_probability=0.6, entropy=SeededEntropy(5))
     return replace(
         whole, mechanism=mechanism, execution=Execution(torch.device("cpu"), 1 << 20, rank, ranks)
     )

@@ -29,7 +29,6 @@ from primorl.policy.behaviour import BehaviourPolicy
 from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.mechanisms import KilledError, watch
 from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
@@ -40,14 +39,14 @@ SOURCE = make_units(SHAPE, [30, 17, 45] * 40)
 PUBLIC = tuple(torch.cat(list(rows)) for rows in vars(make_units(SHAPE, [30] * 8)).values())
 STILL: dict[str, Any] = {
     "noise_multiplier": 0.0,
-    "sampler": PoissonSampler(1.0),
+    "sampling_probability": 1.0,
 }  # with one batch, nothing is random
 
 
 def mechanism_for(**changes: Any) -> Mechanism:
     clip = EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers))
     return dataclasses.replace(
-        Mechanism(SOURCE.units, "trajectory", PoissonSampler(0.5), clip, 0.5, 30, 1e-3), **changes
+        Mechanism(SOURCE.units, "trajectory", 0.5, clip, 0.5, 30, 1e-3), **changes
     )
 
 
@@ -69,7 +68,7 @@ def run(
 
 
 def test_an_empty_cohort_still_moves_the_weights() -> None:
-    trained, _ = run(mechanism_for(sampler=PoissonSampler(1e-9), rounds=2))
+    trained, _ = run(mechanism_for(sampling_probability=1e-9, rounds=2))
     start = SHAPE.initial_weights(0)
     assert trained.rounds == 2
     assert all((now != was).all() for now, was in zip(trained.weights, start, strict=True))
@@ -265,7 +264,7 @@ def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
         else (torch.full((2,), -2.0), torch.full((2,), 2.0))
     )
     mechanism = Mechanism(
-        units, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 1, 2), noise, 40, 1e-4
+        units, "trajectory", 0.5, EnsembleClip(0.5, "flat", 1, 2), noise, 40, 1e-4
     )
     facts: Any = {
         "bounds": Bounds(-side, side, *ends, -1.0, 1.0, discrete),

@@ -17,7 +17,6 @@ from primorl.engine.setup import TrainingSetup
 from primorl.model.architecture import Architecture
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import Padded, local_training, server_training, training_setup
 
 LOW, HIGH, NORM, MOMENTUM = -4.0, 0.5, 0.5, 0.4
@@ -96,7 +95,7 @@ def mechanism_of(
     **changes: Any,
 ) -> Mechanism:
     clip = EnsembleClip(NORM, changes.pop("mode", "flat"), changes.pop("members", 2), layers)
-    return kind(units, "trajectory", PoissonSampler(q), clip, z, rounds, 1e-5, **changes)
+    return kind(units, "trajectory", q, clip, z, rounds, 1e-5, **changes)
 
 
 def data(sizes: Sequence[int], seed: int, *, constant: bool = False) -> Padded:

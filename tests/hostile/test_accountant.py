@@ -7,7 +7,6 @@ from typing import Any
 
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.hostile.fft_accountant import bracket, sampled
 
 DELTA = 1e-5
@@ -26,7 +25,7 @@ def stated(q: float, z: float, rounds: int, *queries: float) -> float:
     asked = tuple(
         GaussianQuery(f"query_{i}", 1.0, multiplier) for i, multiplier in enumerate(queries)
     )
-    spent = Mechanism(1000, "unit", PoissonSampler(q), L2Clip(1.0), z, rounds, DELTA, asked).spent()
+    spent = Mechanism(1000, "unit", q, L2Clip(1.0), z, rounds, DELTA, asked).spent()
     assert spent is not None
     return spent.epsilon_pld
 

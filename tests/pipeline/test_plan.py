@@ -52,7 +52,7 @@ def test_words_for_a_column_that_is_not_there_are_refused_before_the_charge(data
 
 def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params) -> None:
     plan.body(with_changes(data), StageLog())
-    model = RunPlan.load().model
+    model = RunPlan.read(PLAN).model
     mechanism = replace(model.mechanism, noise_multiplier=2.0)
     others: list[AnyJob] = [
         replace(model, seed=1),
@@ -108,13 +108,13 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
     """And so they are quoted: the price that the file states is for readers."""
     params = with_changes(data)
     plan.body(params, StageLog())
-    found = RunPlan.load()
+    found = RunPlan.read(PLAN)
     quiet = replace(found.model.mechanism, noise_multiplier=0.5)
     model = replace(found.model, mechanism=quiet)
-    data_of = Partitions.open(PARTITIONS, params).identity
+    data_of = Partitions.open(params).identity
     (price,) = found.jobs
     jobs_ = (replace(price, identity=identity_of(model, data_of), epsilon=1e-6),)
-    replace(found, model=model, jobs=jobs_).write()
+    replace(found, model=model, jobs=jobs_).write(PLAN)
     honest = spent(Training(1.0, 0.5, 4).event, 1e-3).epsilon_pld
     with Desk.open(params) as desk:
         desk.read_plan(params)
@@ -131,11 +131,11 @@ def test_a_plan_that_lost_a_job_before_it_was_paid_does_not_come_back(
     quick_clone(monkeypatch, rounds=4, q=1.0, noise=lambda _: 1.0)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
     plan.body(params, StageLog())
-    whole = RunPlan.load()
-    replace(whole, clone=None, jobs=whole.jobs[:1]).write()
+    whole = RunPlan.read(PLAN)
+    replace(whole, clone=None, jobs=whole.jobs[:1]).write(PLAN)
     train_model.body(params, StageLog())
     plan.body(params, StageLog())
-    assert RunPlan.load() == whole
+    assert RunPlan.read(PLAN) == whole
 
 
 def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(resolve, name, lambda *_, name=name: pytest.fail(f"{name} again"))
     monkeypatch.setattr(jobs, "solve_noise", lambda *_: pytest.fail("solve_noise again"))
     quicker = edited(params, compute={"device": "cpu"})
-    assert jobs.digest_of_settings(quicker) == RunPlan.load().asked
+    assert jobs.digest_of_settings(quicker) == RunPlan.read(PLAN).asked
     nobody = {"public_fraction": 0.0}
     told, asked = (
         jobs.digest_of_settings(edited(params, partition=nobody, policy={"starts": starts}))
@@ -157,7 +157,7 @@ def test_a_run_is_decided_once(data: Params, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(PipelineError, match=r"plan\.json: asked: decided from other settings"):
         train_model.body(edited(params, privacy={"rounds": 99}), StageLog())
     opened: list[str] = []
-    watch(monkeypatch, Ledger, "open", lambda url, **_: opened.append(url))
+    watch(monkeypatch, Ledger, "__init__", lambda _, url, **__: opened.append(url))
     for stage in (train_model, clone_behaviour):
         opened.clear()
         stage.body(params, StageLog())
@@ -172,7 +172,7 @@ def test_another_version_does_not_decide_anew_what_was_paid_for(
     params, decide = with_changes(data), resolve.resolve
     plan.body(params, StageLog())
     train_model.body(params, StageLog())
-    paid = RunPlan.load()
+    paid = RunPlan.read(PLAN)
 
     def otherwise(*given: Any) -> RunPlan:
         model = decide(*given).model
@@ -180,20 +180,20 @@ def test_another_version_does_not_decide_anew_what_was_paid_for(
 
     monkeypatch.setattr(resolve, "resolve", otherwise)
     plan.body(params, StageLog())
-    manifest = Partitions.open(PARTITIONS, params).manifest
-    assert RunPlan.load() == resolve.add_figures(replace(paid, warnings=("new",)), manifest)
+    manifest = Partitions.open(params).manifest
+    assert RunPlan.read(PLAN) == resolve.add_figures(replace(paid, warnings=("new",)), manifest)
     train_model.body(params, StageLog())
     assert len(charged(params)) == 1
     for other in ({"draw": 1}, {"rounds": 3}):
         plan.body(with_changes(data, privacy=other), StageLog())
-        assert RunPlan.load().model.members == 7
+        assert RunPlan.read(PLAN).model.members == 7
 
 
 def test_what_needs_the_released_model_is_left_to_the_policy(data: Params) -> None:
     """The rest is decided beforehand, and what is given holds."""
     left_open = edited(with_changes(data), policy=OPEN_POLICY | {"penalty": 0.7})
     plan.body(left_open, StageLog())
-    policy = plain(RunPlan.load().policy)
+    policy = plain(RunPlan.read(PLAN).policy)
     unknown = {key for key, value in policy.items() if value is None} - {"seeds"}
     rollouts = {"horizon", "reset_fraction", "rollout_batch", "buffer_size"}
     assert unknown == {"reward_scale", "discount", "target_rate"} | rollouts
@@ -210,7 +210,7 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
     unopened(monkeypatch)
     params = with_changes(data, privacy={"shares": {"model": 0.4, "clone": 0.2}})
     plan.body(params, StageLog())
-    found, data_of = RunPlan.load(), Partitions.open(PARTITIONS, params).identity
+    found, data_of = RunPlan.read(PLAN), Partitions.open(params).identity
     model, (price, *_) = found.model, found.jobs
     mechanism = model.mechanism
     for says, wrong in (
@@ -222,7 +222,7 @@ def test_numbers_that_no_run_has_are_refused_before_the_ledger_is_asked(
             replace(price, name=job.name, identity=identity_of(job, data_of))
             for job in forged.paid_jobs
         ]
-        replace(forged, jobs=tuple(prices)).write()
+        replace(forged, jobs=tuple(prices)).write(PLAN)
         with pytest.raises(PipelineError, match=rf"data/plan.json: .*{says}"):
             train_model.body(params, StageLog())
     assert charged(params) == []

@@ -5,6 +5,7 @@ twice; what they write, refuse, and never say.
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,10 +15,8 @@ import torch
 
 from pipeline import clone_behaviour, ingest, partition, plan
 from primorl.base import PipelineError
-from primorl.base.dvc import Status
 from primorl.base.files import MODEL, PARTITIONS, read_json
 from primorl.base.reporting import StageLog
-from primorl.commands import plan_answer
 from primorl.config.params import Params
 from primorl.data.storage.rows import data_changed
 from primorl.engine import public
@@ -197,9 +196,9 @@ def test_what_was_lost_or_exchanged_charges_nobody(
             return
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
-            patch.setattr(plan_answer, "load", lambda: params)
             unopened(patch)
-            for work in (trained, preview, lambda _: plan_answer.OwnRun.read(Status())):
+            previewed = partial(preview, changed=set())
+            for work in (trained, previewed):
                 with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*$"):
                     work(params)
 

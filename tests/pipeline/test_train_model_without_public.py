@@ -12,7 +12,7 @@ import torch
 
 from pipeline import clone_behaviour
 from primorl.base import PipelineError
-from primorl.base.files import PARTITIONS
+from primorl.base.files import PLAN
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
@@ -25,7 +25,6 @@ from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.stages.policy import PublicLog
 from primorl.work.bill import Bill
 from primorl.work.data import Partitions
@@ -86,7 +85,7 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     told = ModelConfig.read(OUTPUT).explained
     assert told is not None
     assert len(told) == 4, "the observation's dimensions and the reward"
-    reason = RunPlan.load().reason
+    reason = RunPlan.read(PLAN).reason
     assert re.search(r"the noise may hide a reward whose standard deviation is below \d", reason)
     starts, high = StartModel.load(OUTPUT, CPU), torch.tensor(SPACES.observation_high)
     bounds = GaussianEnsemble.load(OUTPUT, CPU).bounds
@@ -130,8 +129,8 @@ def test_nothing_is_asked_twice_under_one_charge(
     with pytest.raises(PipelineError, match=r"one answer only; it stays spent; .*privacy\.draw"):
         trained(params)
     assert states(data) == ["reserved"]
-    partitions = Partitions.open(PARTITIONS, params)
-    assert Bill.of(params, RunPlan.read(params, partitions), partitions).unpaid == []
+    partitions = Partitions.open(params)
+    assert Bill.of(params, RunPlan.read_for(params, partitions), partitions).unpaid == []
 
     params = edited(params, privacy={"draw": 1})
     with killed(3, "release"):
@@ -204,7 +203,7 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         store = UnitStore.open(folder)
         clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
         assert store.units == (people if by_person else 4 * people)
-        mechanism = Mechanism(store.units, "person", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
+        mechanism = Mechanism(store.units, "person", 1.0, clip, 1.0, 1, 1e-3)
         # One batch.
         setup = training_setup(
             mechanism, shape, local=local_training(learning_rate=1.0, batch_size=64)

@@ -25,8 +25,9 @@ from primorl.data.identity.membership import Fingerprint
 from primorl.engine import local_update
 from primorl.online.learning import SimulatedUsers, Trajectories
 from primorl.privacy.ledger import ledger
+from primorl.privacy.mechanism import mechanism
 from primorl.privacy.mechanism.mechanism import ONE, GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy
+from primorl.privacy.mechanism.sampling import SystemEntropy, poisson_sample
 from primorl.work.data import Partitions
 from tests.mechanisms import SeededEntropy
 
@@ -145,18 +146,18 @@ def _play_releases(tape: Tape, patched: pytest.MonkeyPatch) -> None:
 
 def _play_coins(tape: Tape, patched: pytest.MonkeyPatch) -> None:
     """Draw cohorts and orders from the same coins in every run, but for those of the last unit."""
-    cohorts, sample, fill = count(1), PoissonSampler.sample, SeededEntropy(0).fill
+    cohorts, fill = count(1), SeededEntropy(0).fill
 
-    def cohort(sampler: PoissonSampler, units: int, entropy: Any) -> Tensor:
+    def cohort(entropy: Any, units: int, sampling_probability: float) -> Tensor:
         number = next(cohorts)
-        drawn = sample(sampler, units, SeededEntropy(number))
-        if tape.first is not None and number % 2 and sampler.sampling_probability < 1:
+        drawn = poisson_sample(SeededEntropy(number), units, sampling_probability)
+        if tape.first is not None and number % 2 and sampling_probability < 1:
             last = torch.tensor([units - 1])
             drawn = drawn[drawn != last] if last in drawn else torch.cat((drawn, last))
         tape.secret = len(drawn)
         return drawn
 
-    patched.setattr(PoissonSampler, "sample", cohort)
+    patched.setattr(mechanism, "poisson_sample", cohort)
     patched.setattr(SystemEntropy, "fill", lambda entropy, buffer: fill(buffer))
     # Each unit has coins of its own, whoever is in its chunk: here the same ones for every unit.
     patched.setattr(

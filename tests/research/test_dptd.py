@@ -17,7 +17,6 @@ from primorl.base import PipelineError
 from primorl.config.params import Params
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.privacy.statement import Statement
 from primorl.work.data import open_to_charge
 from research import dptd, dptd_project
@@ -45,7 +44,7 @@ def test_every_method_runs_on_a_small_log(monkeypatch: pytest.MonkeyPatch) -> No
     network = ValueNetwork(log.inputs.shape[-1], dptd.ALGORITHM.hidden)
     values = dptd.ALGORITHM.begin(network)
     for q, largest in ((1.0, 20 * 1e-3), (1e-9, 0.0)):
-        mechanism = Mechanism(20, "trajectory", PoissonSampler(q), L2Clip(1e-3), 1.0, 5, 1e-3)
+        mechanism = Mechanism(20, "trajectory", q, L2Clip(1e-3), 1.0, 5, 1e-3)
         total = dptd.contributed(mechanism, network, values, log).view(2, -1)
         assert (total.norm(dim=1) <= largest).all()
         assert bool(total.any()) == (q == 1.0), "padding contributes nothing"

@@ -35,7 +35,7 @@ def test_a_module_of_the_project_registers_its_environment(
 def test_episodes_that_did_not_end_go_on() -> None:
     batch = GymBatch("CartPole-v1")
     batch.reset(4, seed=3)
-    seen = batch.step(np.ones(4, int)).observations
+    seen, *_ = batch.step(np.ones(4, int))
     again = batch.restart(np.array([True, False, False, False]))
     assert (again[0] != seen[0]).any()
     np.testing.assert_array_equal(again[1:], seen[1:])

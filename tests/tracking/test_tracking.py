@@ -14,7 +14,8 @@ from sqlalchemy import create_engine
 from primorl import tracking
 from primorl.base import PipelineError
 from primorl.base.reporting import RunContent
-from primorl.config.params import LedgerStore, Params
+from primorl.config.params import Params
+from primorl.privacy.ledger.store import Store
 from primorl.tracking import RESULT_TAG, check_store, log_run, results, store_uri
 from tests.privacy.ledger.ledgers import at_once
 from tests.projects import from_plain, project_settings
@@ -167,12 +168,12 @@ def test_the_store_lies_in_the_project_whatever_its_name(
     monkeypatch.setenv("HOME", str(me))
     monkeypatch.chdir(folder)
     own, shared = (with_uri(chosen, f"sqlite:///{path}own.db") for path in ("", "~/"))
-    ledger = LedgerStore(url="sqlite:///~/ledger.db").address
+    Store("sqlite:///~/ledger.db")
+    assert (me / "ledger.db").exists()
     for uri, file in (
         (store_uri(chosen), folder / "mlflow.db"),
         (store_uri(own), folder / "own.db"),
         (store_uri(shared), me / "own.db"),
-        (ledger, me / "ledger.db"),
     ):
         create_engine(uri).connect().close()
         assert file.exists()

@@ -13,7 +13,7 @@ import pytest
 from pipeline import clone_behaviour
 from primorl.base import PipelineError
 from primorl.base.dvc import Status
-from primorl.base.files import CHECKPOINTS, PARTITIONS
+from primorl.base.files import CHECKPOINTS, PLAN
 from primorl.base.reporting import StageLog
 from primorl.config.params import SHARES_OF_A_LOG, Params, plain
 from primorl.privacy.accounting.epsilon import Training
@@ -63,7 +63,7 @@ def at(here: Params, budget: float | None, epsilon: float) -> Params:
 
 
 def check(params: Params) -> None:
-    partitions = Partitions.open(PARTITIONS, params)
+    partitions = Partitions.open(params)
     Bill.of(params, resolve(params, partitions), partitions).refuse_beyond_budget()
 
 
@@ -82,7 +82,7 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
 
 def test_what_another_process_charges_after_the_plan_counts(here: Params) -> None:
     params = at(here, 1.1, 1.0)
-    resolve(params, Partitions.open(PARTITIONS, params)).write()
+    resolve(params, Partitions.open(params)).write(PLAN)
     with Desk.open(params) as desk:
         request = desk.request(desk.read_plan(params).model)
         assert desk.bill is not None
@@ -104,7 +104,7 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
 ) -> None:
     """Twin: with the other's checkpoint nothing is in the way."""
     params = at(here, None, 1.0)
-    partitions = Partitions.open(PARTITIONS, params)
+    partitions = Partitions.open(params)
     plan = resolve(params, partitions)
     with closing(open_to_charge(params)) as ledger:
         assert plan.question is not None
@@ -115,16 +115,15 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
     with pytest.raises(PipelineError, match=rf"{needed}.*Nothing was charged"):
         trained(params)
     assert [each.id for each in charged(params)] == [paid.id], "and nothing beside it"
-    monkeypatch.setattr("primorl.work.resolve.changed_stages", lambda: frozenset())
-    assert re.search(f"refused before the first charge, .*{needed}", str(preview(params)))
+    assert re.search(f"refused before the first charge, .*{needed}", str(preview(params, set())))
     with closing(open_to_charge(params)) as ledger:
         for job in (plan.model, plan.clone):
             assert job is not None
             ledger.reserve(request_for(job, partitions), None)
-    (all_paid,) = str(preview(params)).splitlines()
+    (all_paid,) = str(preview(params, set())).splitlines()
     assert "charges nothing: all of it is paid; but it needs what was paid for" in all_paid
     assert all_paid.count(".safetensors (") == 3
-    found = preview(params)
+    found = preview(params, set())
     assert found is not None
     results = [(Path(), charge.id) for charge in found.account.charges]
     with monkeypatch.context() as pulled:  # as `dvc checkout` brings them
@@ -138,13 +137,13 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
         assert str(found) == told
     file.parent.mkdir(exist_ok=True)
     file.touch()
-    assert str(preview(params)).count(".safetensors (") == 2
+    assert str(preview(params, set())).count(".safetensors (") == 2
 
 
 def test_a_run_costs_at_most_what_it_may(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twin: a clone that costs more than its part is refused with all the rest."""
     params = at(here, None, 1.0)
-    partitions = Partitions.open(PARTITIONS, params)
+    partitions = Partitions.open(params)
     plan = resolve(params, partitions)
     events = [event_of(job, partitions.manifest) for job in plan.paid_jobs]
     assert 0.9 < total_of(events, DELTA) <= 1.0
@@ -176,7 +175,7 @@ def test_what_is_paid_is_known_by_its_identity(
     trained(params)
     assert prices(charges(params)) == [clone, question]
     clone_behaviour.body(params, StageLog())
-    partitions = Partitions.read(PARTITIONS, None)
+    partitions = Partitions.read(None)
     plan = resolve(params, partitions)
     with closing(open_to_charge(params)) as ledger:
         for job, price in list(zip(plan.paid_jobs, plan.jobs, strict=True))[2:]:
@@ -202,11 +201,11 @@ def test_what_is_paid_is_known_by_its_identity(
     )
 
 
-def test_the_next_run_is_foretold(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_run_is_foretold(here: Params) -> None:
     trained(limited(here, None))
-    monkeypatch.setattr("primorl.work.resolve.changed_stages", lambda: {"partition"})
-    assert preview(limited(here, None)) is None, "of data that will be made anew nothing is known"
-    monkeypatch.setattr("primorl.work.resolve.changed_stages", lambda: {"online"})
-    arriving = preview(edited(limited(here, None), online={"users": 5}))
+    assert preview(limited(here, None), {"partition"}) is None, (
+        "of data that will be made anew nothing is known"
+    )
+    arriving = preview(edited(limited(here, None), online={"users": 5}), {"online"})
     assert arriving is not None
     assert "an account of their own" in str(arriving)

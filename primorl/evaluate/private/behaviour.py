@@ -30,7 +30,6 @@ from primorl.evaluate.private.results import MEAN_RETURN, Answer
 from primorl.privacy.ledger.checkpoint import State
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler
 
 Interval = tuple[float, float]
 NAME = "behaviour"
@@ -81,7 +80,7 @@ class Behaviour:
         return Mechanism(
             units=problem.units,
             unit=problem.unit,
-            sampler=PoissonSampler(1.0),
+            sampling_probability=1.0,
             clip=L2Clip(_NORM),
             noise_multiplier=noise_multiplier,
             rounds=releases,

@@ -33,17 +33,14 @@ def at_least(value: float, digits: int = 3) -> str:
     return _written(_round(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
 
 
-def left_of(limit: float, spent: float, digits: int = 3) -> str:
+def left_of(limit: float, spent: float) -> str:
     """Return the rest of ``limit`` after ``spent``, rounded down; 0 where nothing is left."""
     if not math.isfinite(spent):
         return "0"
     # In decimals: a float's difference could round to more than there is.
     left = Decimal(repr(float(limit))) - Decimal(repr(float(spent)))
-    return (
-        _written(left.normalize(Context(prec=digits, rounding=ROUND_FLOOR)), digits)
-        if left > 0
-        else "0"
-    )
+    rounded = left.normalize(Context(prec=3, rounding=ROUND_FLOOR))
+    return _written(rounded, 3) if left > 0 else "0"
 
 
 def percent_at_most(share: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from primorl.base import PipelineError
 from primorl.base.files import finite
@@ -65,28 +65,25 @@ class Ledger:
     | records, and no anchor beside them | they can be read; nothing is recorded |
 
     One object belongs to one thread.
+
+    Args:
+        url: of the database, see `Store`; where no ledger is, one is begun.
+        secret: the project's; records written under one secret cannot be read under another.
+        anchor: the file that remembers the chain's head.
+        read_only: create and change nothing; a missing ledger is empty.
+
+    Raises:
+        PipelineError: the database cannot be used; it is named without credentials.
     """
 
-    def __init__(self, store: Store, secret: bytes, anchor: history.Anchor):
-        self._store = store
-        self._secret = secret
-        self._anchor = anchor
+    def __init__(
+        self, url: str | None, *, secret: bytes, anchor: Path, read_only: bool = False
+    ) -> None:
+        self._store = store = Store(url, read_only=read_only)
+        self._secret, self._anchor = secret, history.Anchor(anchor)
         self._history = history.History(history.Chain(secret, store.shown))
         self._directory = Directory(store, self._history)
         self.progress = Progress(store, secret, lambda charge: charge in self._history.marked)
-
-    @classmethod
-    def open(cls, url: str, *, secret: bytes, anchor: Path, read_only: bool = False) -> Self:
-        """Open a ledger at SQLAlchemy's ``url``, or begin one.
-
-        ``secret`` is the project's; records written under one secret cannot be read under another.
-        ``anchor`` is the file that remembers the chain's head. With ``read_only`` nothing is
-        created or changed, and a missing ledger is empty.
-
-        Raises:
-            PipelineError: the database cannot be used; it is named without credentials.
-        """
-        return cls(Store(url, read_only=read_only), secret, history.Anchor(anchor))
 
     def reserve(
         self, request: history.Request, budget: history.Budget | None, charge_id: str | None = None
@@ -256,19 +253,15 @@ class Ledger:
         """Close the database."""
         self._store.close()
 
-    def _write(self, decide: Callable[[], _Entries | None]) -> bool:
-        """Append the decision of ``decide`` on the present history; decide anew if another process
-        was first.
-
-        Return False if it decides to write nothing.
+    def _write(self, decide: Callable[[], _Entries | None]) -> None:
+        """Append the decision of ``decide`` on the present history, if it decides to write; decide
+        anew if another process was first.
         """
         for attempt in range(_ATTEMPTS):
             self._refresh()
             decided = decide()
-            if decided is None:
-                return False
-            if self._append(*decided):
-                return True
+            if decided is None or self._append(*decided):
+                return
             # From the system, as forked processes share the state of `random` and would keep
             # colliding.
             time.sleep(

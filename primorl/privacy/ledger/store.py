@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from primorl.base import Busy, PipelineError
+from primorl.base.files import LEDGER, home
 from primorl.privacy.ledger.history import Record, canonical
 
 Side = Literal["private", "public"]
@@ -81,11 +82,16 @@ class Store:
     fork. Missing tables (and a SQLite file, mode 0600) are created. With ``read_only`` nothing is
     created or changed, and a missing ledger is empty.
 
+    Args:
+        url: SQLAlchemy's; None: the project's own SQLite file. A relative path of a file starts at
+            the project, also inside DVC's temporary copies.
+        read_only: see above.
+
     Raises:
         PipelineError: the database cannot be used; no message holds user or password.
     """
 
-    def __init__(self, url: str, *, read_only: bool = False):
+    def __init__(self, url: str | None, *, read_only: bool = False):
         parsed = _parse(url)
         self.shown = _without_credentials(parsed)
         file = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
@@ -379,7 +385,9 @@ def _all_rows(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any]
     return sorted(rows, key=lambda row: [str(row[key.name]) for key in table.primary_key])
 
 
-def _parse(url: str) -> sa.URL:
+def _parse(url: str | None) -> sa.URL:
+    if url is None:
+        return sa.URL.create("sqlite", database=str(home() / LEDGER))
     try:
         parsed = sa.make_url(url)
     except (ArgumentError, ValueError):
@@ -390,13 +398,12 @@ def _parse(url: str) -> sa.URL:
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
         raise PipelineError(f"ledger.url: found a URL of {parsed.drivername}; {_ALLOWED}")
-    if parsed.get_backend_name() == "sqlite" and (
-        parsed.database in (None, "", ":memory:")
-        or parsed.query
-        or str(parsed.database).startswith("file:")
-    ):
+    if parsed.get_backend_name() != "sqlite":
+        return parsed
+    file = parsed.database or ""
+    if file in ("", ":memory:") or file.startswith("file:") or parsed.query:
         raise PipelineError(f"ledger.url: names no plain file for SQLite; {_ALLOWED}")
-    return parsed
+    return parsed.set(database=str(home() / Path(file).expanduser()))
 
 
 def _without_credentials(url: sa.URL) -> str:

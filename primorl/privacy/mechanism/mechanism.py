@@ -1,4 +1,4 @@
-"""The mechanism: sampler, clip, noise and accounted event from one frozen object, so that they
+"""The mechanism: sampling, clip, noise and accounted event from one frozen object, so that they
 cannot disagree.
 
 Beside the rounds it answers queries: noisy sums over all private units. A query has two parts. A
@@ -21,9 +21,9 @@ from primorl.privacy.accounting.figures import stated
 from primorl.privacy.mechanism.clipping import Clip
 from primorl.privacy.mechanism.sampling import (
     Entropy,
-    PoissonSampler,
     SystemEntropy,
     discrete_gaussian,
+    poisson_sample,
 )
 from primorl.privacy.statement import (
     RELATION_NAME,
@@ -74,7 +74,7 @@ class Mechanism:
     Attributes:
         units: K, the number of private units; public.
         unit: of privacy, such as ``trajectory`` or ``person``.
-        sampler: which units join a round.
+        sampling_probability: q, with which a unit joins a round.
         clip: bounds the contribution of one unit to a round, and states the sensitivity of the sum.
         noise_multiplier: z. The standard deviation of a round's noise is at least z times the
             clip's sensitivity.
@@ -87,7 +87,7 @@ class Mechanism:
 
     units: int
     unit: str
-    sampler: PoissonSampler
+    sampling_probability: float
     clip: Clip
     noise_multiplier: float
     rounds: int
@@ -124,11 +124,6 @@ class Mechanism:
     def is_private(self) -> bool:
         """Whether the mechanism gives any guarantee."""
         return self.noise_multiplier > 0
-
-    @property
-    def sampling_probability(self) -> float:
-        """q, the probability with which a unit joins a round."""
-        return self.sampler.sampling_probability
 
     @property
     def clipping_norm(self) -> float:
@@ -168,7 +163,7 @@ class Mechanism:
 
         Sensitive: discard right after use.
         """
-        return self.sampler.sample(self.units, self.entropy)
+        return poisson_sample(self.entropy, self.units, self.sampling_probability)
 
     def release(self, total: Tensor) -> Tensor:
         """Compute (sum of clipped contributions + discrete N(0, (zC)² I)) / (qK), float32: the only

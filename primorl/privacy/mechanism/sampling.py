@@ -1,4 +1,4 @@
-"""Sources of randomness for cohorts, local orders and noise, the Poisson sampler of cohorts, and
+"""Sources of randomness for cohorts, local orders and noise, Poisson samples, and
 discrete Gaussian noise: the only place where noise is drawn (`Mechanism.release` and
 `GaussianQuery.release` add it).
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
@@ -87,29 +86,20 @@ def uniforms(entropy: Entropy, shape: tuple[int, ...]) -> Tensor:
     )
 
 
-@dataclass(frozen=True)
-class PoissonSampler:
-    """Poisson sampler: every unit joins with probability q, independently of all others and of all
-    rounds.
+def poisson_sample(entropy: Entropy, units: int, sampling_probability: float) -> Tensor:
+    """Draw the indices of this round's cohort, int64 ``[U]``, ascending: every unit joins with
+    probability q, independently of all others and of all rounds.
 
     Formal guarantee: zeroing out a unit changes no other unit's coin, as `PoissonSampledDpEvent`
-    accounts it. The realised cohort may be empty; its size is private.
+    accounts it. The realised cohort may be empty. Sensitive: never log it or its size.
     """
+    import torch
 
-    sampling_probability: float
-
-    def sample(self, units: int, entropy: Entropy) -> Tensor:
-        """Draw the indices of this round's cohort, int64 ``[U]``, ascending.
-
-        Sensitive: never log it or its size.
-        """
-        import torch
-
-        if self.sampling_probability >= 1:
-            return torch.arange(units)
-        # Rounded down to a multiple of 2⁻⁶⁴: never above the accounted probability.
-        threshold = np.uint64(int(self.sampling_probability * 2.0**64))
-        return torch.from_numpy(np.flatnonzero(integers(entropy, units) < threshold))
+    if sampling_probability >= 1:
+        return torch.arange(units)
+    # Rounded down to a multiple of 2⁻⁶⁴: never above the accounted probability.
+    threshold = np.uint64(int(sampling_probability * 2.0**64))
+    return torch.from_numpy(np.flatnonzero(integers(entropy, units) < threshold))
 
 
 # ---- noise

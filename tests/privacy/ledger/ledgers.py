@@ -25,7 +25,7 @@ GAUSSIAN = dp_event.GaussianDpEvent(5.0)  # cheap to compose
 
 
 def opened(url: str, folder: Path) -> Ledger:
-    return Ledger.open(url, secret=SECRET, anchor=folder / "ledger.head")
+    return Ledger(url, secret=SECRET, anchor=folder / "ledger.head")
 
 
 def version(members: Iterable[str], fingerprint: str = "") -> Version:

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from dp_accounting import dp_event
 
 from primorl.base import PipelineError
+from primorl.base.files import LEDGER
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
@@ -350,7 +351,7 @@ def test_a_ledger_moves_from_a_file_to_a_server(
     with monkeypatch.context() as killing:
         killing.setattr(Store, "_retire", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
-            Store(chosen.ledger.address).move(Store(target))
+            Store(chosen.ledger.url).move(Store(target))
     assert table_rows(chosen) == before
     assert primorl("ledger", "move", target)[0] == 0
     head, elsewhere = project / ".primorl/ledger.head", project / "head"
@@ -366,7 +367,8 @@ def test_a_ledger_moves_from_a_file_to_a_server(
 
 
 def table_rows(chosen: Params) -> list[list[Any]]:
-    engine, found = sa.create_engine(chosen.ledger.address, poolclass=sa.NullPool), []
+    url = chosen.ledger.url or f"sqlite:///{LEDGER}"
+    engine, found = sa.create_engine(url, poolclass=sa.NullPool), []
     with engine.connect() as connection:
         for name in ("ledger_records", "ledger_members", "ledger_progress"):
             rows = connection.execute(sa.text(f"SELECT * FROM {name} ORDER BY 1, 2"))

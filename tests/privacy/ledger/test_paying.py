@@ -343,7 +343,7 @@ def granted(
     kind.together = ledgers.FORK.Barrier(PROCESSES)
 
     def run() -> bool:
-        ledger = kind.open(url, secret=ledgers.SECRET, anchor=folder / "ledger.head")
+        ledger = kind(url, secret=ledgers.SECRET, anchor=folder / "ledger.head")
         try:
             ledger.reserve(WANTED, budget, new_charge_id() if paid else None)
         except (Refused, Busy):

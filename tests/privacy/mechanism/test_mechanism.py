@@ -18,7 +18,7 @@ from primorl.privacy.accounting.epsilon import Training, event_from_json
 from primorl.privacy.mechanism import sampling
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import ONE, GaussianQuery, Mechanism
-from primorl.privacy.mechanism.sampling import PoissonSampler, SystemEntropy, discrete_gaussian
+from primorl.privacy.mechanism.sampling import SystemEntropy, discrete_gaussian, poisson_sample
 from primorl.privacy.statement import Statement
 from tests.mechanisms import SeededEntropy, is_noise_of
 from tests.pipeline.conftest import without_groups
@@ -32,7 +32,7 @@ WITHOUT_NOISE = GaussianQuery("starts", 2.0, 0.0)
 def mechanism(**changes: Any) -> Mechanism:
     clip = EnsembleClip(changes.pop("clipping_norm", 0.5), "flat", 3, 3)
     settings: dict[str, Any] = {"units": 1000, "unit": "trajectory", "rounds": 20, "delta": 1e-5}
-    settings |= {"sampler": PoissonSampler(0.1), "clip": clip, "noise_multiplier": 2.0}
+    settings |= {"sampling_probability": 0.1, "clip": clip, "noise_multiplier": 2.0}
     return Mechanism(**(settings | changes))
 
 
@@ -262,4 +262,4 @@ def test_system_entropy_fills_the_whole_buffer() -> None:
 
 def test_everybody_joins_where_that_is_certain() -> None:
     """Else whoever's coin is below q, as `tests/hostile/test_round.py` finds."""
-    assert [len(PoissonSampler(q).sample(50, SystemEntropy())) for q in (1.0, 1e-12)] == [50, 0]
+    assert [len(poisson_sample(SystemEntropy(), 50, q)) for q in (1.0, 1e-12)] == [50, 0]
