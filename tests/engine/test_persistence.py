@@ -95,7 +95,9 @@ def test_of_very_many_columns_squares_alone_are_asked() -> None:
     steps=st.integers(1, 12),
     discrete=st.booleans(),
 )
-def test_a_unit_moves_the_sum_by_at_most_one(values: list[float], steps: int, discrete: bool) -> None:
+def test_a_unit_moves_the_sum_by_at_most_one(
+    values: list[float], steps: int, discrete: bool
+) -> None:
     rows = torch.tensor((values * 40)[: 3 * steps]).view(steps, 3)
     log = Ragged([rows[:, :1]], [rows[:, 1:]])
     for query in (QUERIES[discrete], OF_PRODUCTS[discrete]):
