@@ -277,8 +277,8 @@ def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
     try:
         if SUMMARY.exists() and data_changed(status):
             say(f"warning: {file}: {NEWER}")
-    except (PipelineError, OSError):  # private rows, which no result needs
-        say(f"warning: {file}: {files.TRAJECTORIES} cannot be read: people may have left since")
+    except (PipelineError, OSError) as error:  # private rows, which no result needs
+        say(f"warning: {file}: people may have left since, which cannot be read: {error}")
 
 
 def runs(as_json: AsJson = False) -> None:

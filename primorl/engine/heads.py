@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache
 from typing import TYPE_CHECKING
@@ -48,7 +49,6 @@ LENGTH_CONTRIBUTION = Fractions(1, 2 * PARTS)
 """Of a unit to `LENGTHS`: parts of the horizon, truncated trajectories first."""
 ONE_NUMBER = BoundedSum(1, 1.0)
 """Of a unit to `REWARD_OFFSET` and to `PERSISTENCE`."""
-_MOST_PRODUCTS = 1000  # numbers that `PRODUCTS` asks for at most, else squares alone
 SURELY_EXPLAINED = 2.0
 """Standard errors of what is explained of the reward, up to which it may be nothing."""
 LOST_YES, LOST_OF_CUBES = 0.2, 0.02
@@ -96,17 +96,29 @@ def explained_contribution(targets: int) -> BoundedSum:
     return BoundedSum(3 * targets, math.sqrt(_USUAL_VARIANCE * 2))
 
 
-def count_products(observations: int, actions: int) -> int:
-    """Count the squares and products of columns that `PRODUCTS` asks about: squares alone where
-    there are too many.
+@cache
+def list_products(observations: int, one_hot: OneHot) -> tuple[tuple[int, int], ...]:
+    """List the pairs of columns whose product `PRODUCTS` asks about. A category's square and the
+    product of two categories of one part are no more than lines, and left out.
     """
-    pairs = observations * (observations + 1) // 2
-    return pairs if actions * pairs <= _MOST_PRODUCTS else observations
+    owner = {first + place: first for first, size in one_hot for place in range(size)}
+    pairs = itertools.combinations_with_replacement(range(observations), 2)
+    return tuple(
+        (one, other) for one, other in pairs if one not in owner or owner[one] != owner.get(other)
+    )
 
 
-def products_contribution(observations: int, actions: int) -> BoundedSum:
+def products_contribution(observations: int, actions: int, one_hot: OneHot) -> BoundedSum:
     """Return the contribution of a unit to the query of squares and products."""
-    return BoundedSum(actions * count_products(observations, actions), 1.0)
+    parts = sum(size * (size + 1) for _, size in one_hot)
+    return BoundedSum(actions * (observations * (observations + 1) - parts) // 2, 1.0)
+
+
+def error_of_products(size: int, actions: int, noise: float) -> float:
+    """Return the standard error of the share that `PRODUCTS` explains where it is none, for noise
+    of this standard deviation on each of ``size`` numbers.
+    """
+    return size / actions * noise**2 * math.sqrt(2 * size)
 
 
 def first_state_contribution(observations: int, one_hot: OneHot) -> BoundedSum:

@@ -358,7 +358,7 @@ class _PredictionQuery(ABC):
         """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
         contribution, targets = self.contribution, self.targets
         total = torch.zeros(contribution.size, dtype=torch.int64)
-        row = _ROW_BYTES * (weights[0].shape[1] + 4 * targets)
+        row = _ROW_BYTES * (weights[0].shape[1] + 4 * targets + contribution.size)
         maps, parts = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
         for inputs, known, own in all_rows(source, row):
             features, wanted = maps.inputs(inputs), maps.targets(known)[..., :targets]
@@ -529,35 +529,40 @@ class ProductsQuery(_CloneQuery):
     """
 
     observations: int
+    one_hot: OneHot
 
     @property
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
-        return heads.products_contribution(self.observations, self.targets)
+        return heads.products_contribution(self.observations, self.targets, self.one_hot)
+
+    @cached_property
+    def _pairs(self) -> Tensor:
+        return torch.tensor(heads.list_products(self.observations, self.one_hot)).T
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `_PredictionQuery.summarise`."""
-        size = self.observations
-        count = heads.count_products(size, self.targets)
-        first, second = torch.arange(size).expand(2, -1)
-        if count > size:
-            first, second = torch.triu_indices(size, size)
+        first, second = self._pairs
         column = inputs.clamp(-_FARTHEST_COLUMN, _FARTHEST_COLUMN).double()
+        expected = (first == second).double()
         asked = []
         for residual in self.residuals(predicted, known).double().T:
             products = (column.T * residual) @ column / len(column)
-            products -= residual.mean() * torch.eye(size, dtype=torch.float64)
-            asked.append(products[first, second])
-        return torch.cat(asked) / math.sqrt(count)
+            asked.append(products[first, second] - residual.mean() * expected)
+        return torch.cat(asked) / math.sqrt(len(first))
 
-    def share(self, answer: Tensor, noise: float) -> tuple[float, float]:
+    def share(self, answer: Tensor, noise: float, units: int) -> tuple[float, float]:
         """Estimate the share of what the clone leaves of actions that squares and products explain
         together, as if they were uncorrelated, and its standard error: post-processing.
+
+        It is a cautious one: the clip takes from it, and so does what ``units`` people can scatter
+        by chance, whose vectors have norm 1 at most.
         """
-        count, size = heads.count_products(self.observations, self.targets), len(answer)
+        count, size = len(answer) / self.targets, len(answer)
         found = float(answer.square().sum()) - size * noise**2
-        error = noise * math.sqrt(2 * size * noise**2 + 4 * max(found, 0.0))
-        return count * found, count * error
+        extra = 2 * noise * math.sqrt(max(found, 0.0))
+        none = heads.error_of_products(size, self.targets, noise)
+        return count * (found - 1 / units), math.hypot(none, count * extra)
 
 
 @dataclass(frozen=True)

@@ -337,12 +337,16 @@ class CloningSetup(TrainingSetup):
 
     def late_queries(self) -> dict[str, queries.LateQuery]:
         """See `TrainingSetup.late_queries`."""
-        if not self.mechanism.queries:
-            return {}
-        return {
-            heads.PERSISTENCE: queries.PersistenceQuery(*self._asked),
-            heads.PRODUCTS: queries.ProductsQuery(*self._asked, self.columns.observation_size),
+        shape, columns = self.architecture, self.columns
+        bounds = shape.log_variance_low, shape.log_variance_high
+        asked = shape.action_size, shape.discrete_actions, bounds
+        made: dict[str, queries.LateQuery] = {
+            heads.PERSISTENCE: queries.PersistenceQuery(*asked),
+            heads.PRODUCTS: queries.ProductsQuery(
+                *asked, columns.observation_size, columns.one_hot
+            ),
         }
+        return {query.what: made[query.what] for query in self.mechanism.queries}
 
     def estimate_products(self, answers: Answers) -> tuple[float, float] | None:
         """Estimate what squares and products of columns explain of what the clone leaves, with its
@@ -350,15 +354,9 @@ class CloningSetup(TrainingSetup):
         """
         if heads.PRODUCTS not in answers:
             return None
-        query = queries.ProductsQuery(*self._asked, self.columns.observation_size)
-        return query.share(answers[heads.PRODUCTS], self.noise_of(heads.PRODUCTS))
-
-    @property
-    def _asked(self) -> tuple[int, bool, tuple[float, float]]:
-        """Actions, whether they are discrete, and the bounds of their log-variance."""
-        shape = self.architecture
-        bounds = shape.log_variance_low, shape.log_variance_high
-        return shape.action_size, shape.discrete_actions, bounds
+        query, noise = self.late_queries()[heads.PRODUCTS], self.noise_of(heads.PRODUCTS)
+        assert isinstance(query, queries.ProductsQuery)
+        return query.share(answers[heads.PRODUCTS], noise, self.mechanism.units)
 
     def view(self, store: CohortSource) -> CohortSource:
         """Return the store's units as observations and actions."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -45,13 +45,13 @@ from primorl.work.desk import Paid, open_private
 from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
 
 S = TypeVar("S", bound=TrainingSetup)
+_DRAW = "privacy.draw pays for another draw"
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
-_DRAW = "privacy.draw pays for another draw"
 _COPIES = 8
 _COMBINED = 0.15
-"""Share of what a clone leaves that squares and products of columns explain, up to which the clone
-passes (benchmarks/results.md)."""
+"""Share of what a clone leaves of actions that squares and products of columns explain, up to which
+chance or a clone's error explains it (benchmarks/results.md)."""
 _PERSISTENT = 0.33
 """How alike two actions in a row deviate from a clone, up to which chance or weak habits explain it
 (benchmarks/results.md)."""
@@ -442,6 +442,7 @@ def write_clone(
     if PERSISTENCE in trained.answers:
         persistence = (float(trained.answers[PERSISTENCE][0]), setup.noise_of(PERSISTENCE))
     products = setup.estimate_products(trained.answers)
+    lost = setup.late_queries().keys() - trained.answers.keys()
     behaviour.save(
         folder,
         replace(cloned, policy=cloned.policy.without(rare), rare=rare),
@@ -454,39 +455,46 @@ def write_clone(
         engine_version=trained.engine,
         persistence=persistence,
         products=products,
-        warnings=warn_of_reasons(persistence, products) if setup.late_queries() else (),
+        warnings=warn_of_reasons(persistence, products, lost=bool(lost)),
     )
 
 
 def warn_of_reasons(
-    persistence: tuple[float, float] | None, products: tuple[float, float] | None
+    persistence: tuple[float, float] | None,
+    products: tuple[float, float] | None,
+    *,
+    lost: bool = False,
 ) -> tuple[str, ...]:
     """Print and return the lines that bar a trial where people act by something that the clone
-    does not know; None: the answer was lost.
+    does not know, or an answer about it was ``lost``; None: nobody was asked.
     """
-    if persistence is None or products is None:
-        found = ["what people act by is not known: the answer was lost with a process that died; "]
-        found[0] += _DRAW
-    else:
-        found = []
+    found = []
+    if lost:
+        found.append(
+            f"what people act by is not known: an answer was lost with a process that died; {_DRAW}"
+        )
+    if _exceeds(persistence, _PERSISTENT):
         alike, error = persistence
-        if alike > max(_PERSISTENT, SURELY_EXPLAINED * error):
-            found.append(
-                "people act by something that lasts and that the clone does not know: a habit, or "
-                "a sign that they see, and then the model errs about what they did not do (two "
-                f"actions in a row deviate alike by {alike:.2f} of 1, standard error {error:.2f}); "
-                "a column that tells it helps, and more people or a larger ε where the clone is "
-                "too simple"
-            )
+        found.append(
+            "people act by something that lasts and that the clone does not know: a habit, or a "
+            "sign that they see, and then the model errs about what they did not do (two actions "
+            f"in a row deviate alike by {alike:.2f} of 1, standard error {error:.2f}); a column "
+            "that tells it helps, and more people or a larger ε where the clone is too simple"
+        )
+    if _exceeds(products, _COMBINED):
         share, error = products
-        if share > max(_COMBINED, SURELY_EXPLAINED * error):
-            found.append(
-                "people act by limits or combinations of columns that the clone cannot express "
-                "(squares and products of columns explain "
-                f"{min(share, 1.0):.0%} of what it leaves, standard error {error:.0%}), and then "
-                "the model errs about what they did not do; a column with the combination helps, "
-                "and more people or a larger ε"
-            )
+        found.append(
+            "people act by limits or combinations of columns that the clone does not know, and "
+            "then the model errs about what they did not do (of what the clone leaves of their "
+            f"actions, squares and products of columns explain {min(share, 1.0):.0%}, standard "
+            f"error {error:.0%}); a column with the combination helps, and more people or a larger "
+            "ε where the clone is too simple"
+        )
     for line in found:
         say(f"clone_behaviour: warning: {line}")
     return tuple(found)
+
+
+def _exceeds(answer: tuple[float, float] | None, limit: float) -> TypeGuard[tuple[float, float]]:
+    """Whether an answer with its standard error is surely above 0, and above the limit."""
+    return answer is not None and answer[0] > max(limit, SURELY_EXPLAINED * answer[1])

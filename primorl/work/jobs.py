@@ -206,10 +206,11 @@ class CloneJob(TrainingJob):
 
     def build_mechanism(self, manifest: Manifest) -> Mechanism:
         """Build the mechanism on the units of the manifest."""
-        network = self.network(manifest)
-        products = heads.products_contribution(network.observation_size, network.action_size)
+        spaces = manifest.info.spaces
+        sizes = spaces.observation_size, spaces.action_size, spaces.one_hot
+        products = heads.products_contribution(*sizes)
         asked = {heads.PERSISTENCE: heads.ONE_NUMBER, heads.PRODUCTS: products}
-        return self.mechanism.build(manifest, network, asked)
+        return self.mechanism.build(manifest, self.network(manifest), asked)
 
 
 @record

@@ -399,6 +399,7 @@ def round_to(number: float, digits: int) -> float:
 # ---- the clone
 
 _ROWS_OF_CLONE = 256  # of a unit and round
+_TOLD_OF_PRODUCTS = 0.5  # share of what a clone leaves that must be told, if it is asked about
 _NOISE_OF_HIDDEN = 0.03
 """s, about, up to which logits of discrete actions have hidden layers: with more noise, linear ones
 act more like people."""
@@ -479,6 +480,16 @@ def _noise_of(job: CloneJob, manifest: Manifest) -> float:
     return noise_share(job.build_mechanism(manifest), job.network(manifest))
 
 
+def _can_tell_products(manifest: Manifest, noise_multiplier: float) -> bool:
+    """Whether `PRODUCTS` would be told of a half of what the clone leaves; it is not asked else."""
+    spaces, units = manifest.info.spaces, manifest.private_units
+    actions = spaces.action_size
+    asked = heads.products_contribution(spaces.observation_size, actions, spaces.one_hot)
+    noise = noise_multiplier * asked.sensitivity / units
+    error = heads.error_of_products(asked.size, actions, noise) + asked.size / actions / units
+    return asked.size > 0 and heads.SURELY_EXPLAINED * error <= _TOLD_OF_PRODUCTS
+
+
 def _job_of(
     rounds: _Rounds,
     params: Params,
@@ -493,6 +504,8 @@ def _job_of(
         name: noise_of_share(epsilon, delta, heads.SHARES[name])
         for name in (heads.PERSISTENCE, heads.PRODUCTS)
     }
+    if not _can_tell_products(manifest, asked[heads.PRODUCTS]):
+        del asked[heads.PRODUCTS]
     mechanism = MechanismNumbers(
         sampling_probability=rounds.q,
         noise_multiplier=solve(epsilon, delta, rounds.q, rounds.rounds, tuple(asked.values())),

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from primorl.engine.heads import list_products, products_contribution
 from primorl.engine.queries import PersistenceQuery, ProductsQuery
 from primorl.model.architecture import CloneNetwork
 from primorl.model.ensemble import Weights
@@ -21,7 +22,9 @@ SPREAD = 0.5  # of people's actions in a box
 # of a clone that does not look at the one column, and of one that acts by it alone
 BLIND, SEEING = 0.0, 1.7
 QUERIES = {discrete: PersistenceQuery(2, discrete, (-8.0, 8.0)) for discrete in (False, True)}
-OF_PRODUCTS = {discrete: ProductsQuery(2, discrete, (-8.0, 8.0), 1) for discrete in (False, True)}
+OF_PRODUCTS = {
+    discrete: ProductsQuery(2, discrete, (-8.0, 8.0), 1, ()) for discrete in (False, True)
+}
 
 
 def clone(discrete: bool, factor: float) -> Weights:
@@ -72,20 +75,44 @@ def test_two_columns_that_decide_together_are_found(together: bool) -> None:
     log = Ragged(list(column), list(torch.stack((right, ~right), -1).float()))
     factor = 0.0 if together else 1.0  # the best line
     line = torch.tensor([[[factor, -factor], [0.0, 0.0]]]), torch.zeros(1, 1, 2)
-    query = ProductsQuery(2, True, (-8.0, 8.0), 2)
+    query = ProductsQuery(2, True, (-8.0, 8.0), 2, ())
     answer = query.total(log, plain_maps(2, 2), line).double() / (ONE * log.units)
-    share, error = query.share(answer, noise=0.003)
+    share, error = query.share(answer, 0.003, log.units)
     assert (share > 0.15) == together
     assert (abs(share) < 0.02) != together
     assert error < 0.05
     assert bool(warn_of_reasons((0.0, 0.0), (share, error))) == together
 
 
-def test_of_very_many_columns_squares_alone_are_asked() -> None:
-    log = Ragged([torch.ones(3, 60)], [torch.eye(3)])
-    clone = torch.zeros(1, 60, 3), torch.zeros(1, 1, 3)
-    query = ProductsQuery(3, True, (-8.0, 8.0), 60)
-    assert len(query.total(log, plain_maps(60, 3), clone)) == 180 == query.contribution.size
+def test_the_share_is_right_and_so_is_its_error() -> None:
+    """Over draws of the noise. The twin takes the noise for half as large again."""
+    query, noise, units = ProductsQuery(2, True, (-8.0, 8.0), 4, ()), 0.02, 1000
+    exact = torch.full((20,), 0.05)
+    drawn = exact + noise * torch.randn(2000, 20, generator=torch.Generator().manual_seed(0))
+    found = [query.share(answer, noise, units) for answer in drawn]
+    shares, errors = torch.tensor(found).double().T
+    truth = 10 * (float(exact.square().sum()) - 1 / units)
+    assert abs(float(shares.mean()) - truth) < 0.02
+    assert float(errors.mean()) == pytest.approx(float(shares.std()), rel=0.15)
+    wrong = torch.tensor([query.share(answer, 1.5 * noise, units)[0] for answer in drawn])
+    assert abs(float(wrong.mean()) - truth) > 0.05
+
+
+def test_lines_in_categories_are_no_products() -> None:
+    """A category has no square, and two of one part no product; the twin: they are numbers."""
+    known = list_products(5, ((1, 3),))
+    assert known == ((0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (2, 4), (3, 4), (4, 4))
+    assert products_contribution(5, 2, ((1, 3),)).size == 2 * len(known)
+    drawn = torch.Generator().manual_seed(0)
+    part = torch.eye(3)[torch.randint(3, (2000, 5), generator=drawn)]
+    column = torch.cat((torch.randn(2000, 5, 1, generator=drawn), part), -1)
+    right = torch.rand(2000, 5, generator=drawn) < 0.9  # the clone below has one half
+    log = Ragged(list(column), list(torch.stack((right, ~right), -1).float()))
+    clone = torch.zeros(1, 4, 2), torch.zeros(1, 1, 2)
+    for one_hot, barred in ((((1, 3),), False), ((), True)):
+        query = ProductsQuery(2, True, (-8.0, 8.0), 4, one_hot)
+        answer = query.total(log, plain_maps(4, 2), clone).double() / (ONE * log.units)
+        assert bool(warn_of_reasons(None, query.share(answer, 0.001, log.units))) == barred
 
 
 @given(
@@ -103,6 +130,12 @@ def test_a_unit_moves_the_sum_by_at_most_one(
     for query in (QUERIES[discrete], OF_PRODUCTS[discrete]):
         found = query.total(log, plain_maps(1, 2), clone(discrete, SEEING))
         assert float(found.double().norm()) <= ONE
+    wide = ProductsQuery(2, discrete, (-8.0, 8.0), 3, ((1, 2),))
+    logits = tuple(
+        part + 0.5 for part in CloneNetwork(3, 2, discrete, (), -8.0, 1.0).initial_weights(0)
+    )
+    found = wide.total(Ragged([rows], [rows[:, 1:]]), plain_maps(3, 2), logits)
+    assert float(found.double().norm()) <= ONE
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -128,20 +161,24 @@ KNOWN = (0.0, 0.01)
 
 
 @pytest.mark.parametrize(
-    ("persistence", "products", "barred"),
+    ("persistence", "products", "lost", "barred"),
     [
-        ((0.5, 0.03), KNOWN, 1),
-        ((0.2, 0.03), KNOWN, 0),
-        ((0.5, 0.3), KNOWN, 0),
-        (KNOWN, (0.2, 0.03), 1),
-        (KNOWN, (0.1, 0.03), 0),
-        (KNOWN, (0.2, 0.15), 0),
-        ((0.5, 0.03), (0.2, 0.03), 2),
-        (None, KNOWN, 1),
-        (KNOWN, None, 1),
+        ((0.5, 0.03), KNOWN, False, 1),
+        ((0.2, 0.03), KNOWN, False, 0),
+        ((0.5, 0.3), KNOWN, False, 0),
+        (KNOWN, (0.2, 0.03), False, 1),
+        (KNOWN, (0.1, 0.03), False, 0),
+        (KNOWN, (0.2, 0.15), False, 0),
+        ((0.5, 0.03), (0.2, 0.03), False, 2),
+        ((0.5, 0.03), None, False, 1),  # of a clone that was paid for before
+        (KNOWN, None, False, 0),
+        (None, None, True, 1),
     ],
 )
 def test_a_trial_is_barred_where_it_is_sure_or_an_answer_is_lost(
-    persistence: tuple[float, float] | None, products: tuple[float, float] | None, barred: int
+    persistence: tuple[float, float] | None,
+    products: tuple[float, float] | None,
+    lost: bool,
+    barred: int,
 ) -> None:
-    assert len(warn_of_reasons(persistence, products)) == barred
+    assert len(warn_of_reasons(persistence, products, lost=lost)) == barred
