@@ -167,7 +167,7 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     clone_behaviour.body(params, StageLog())
     clone = json.loads(Path("models/behaviour/privacy.json").read_text(encoding="utf-8"))
     of_model, of_clone = clone["mechanisms"]  # it acts in the scales that the model was told
-    assert [query["what"] for query in of_clone["queries"]] == ["persistence", "products"]
+    assert [query["what"] for query in of_clone["queries"]] == ["persistence"]
     assert 0.9 < of_clone["epsilon"] / epsilon_of(params, "clone") <= 1.0
     events = [charge.event for charge in charged(data)]
     assert events == [said["event"], of_clone["event"]] == [of_model["event"], of_clone["event"]]

@@ -442,3 +442,7 @@ def test_a_clone_has_the_models_scales_linear_logits_beside_noise_and_counts_row
         assert clone.hidden == ((hidden,) if hidden else ())
         assert (clone.normaliser, clone.scaled_by) == ("model", "0" * 64)
         assert clone.local.full_rows == full
+        assert list(clone.mechanism.queries) == ["persistence", "products"]
+    few = replace(manifest, private_units=12 if epsilon > 1 else 100)
+    clone = clone_job(params, few, UnitStore.open(PUBLIC), "0" * 64)
+    assert list(clone.mechanism.queries) == ["persistence"], "noise would hide it"
