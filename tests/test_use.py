@@ -241,7 +241,7 @@ def test_of_a_clone_with_discrete_actions_probabilities_are_written(
     TRAJECTORIES.mkdir()
     (TRAJECTORIES / "rows.parquet").write_bytes(b"not Parquet")
     assert main([*words, "--policy", str(clone), "--observations", str(given)]) == 0
-    assert "data/trajectories cannot be read" in capsys.readouterr().err
+    assert "whether people left since is not known" in capsys.readouterr().err
 
 
 def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:

@@ -278,7 +278,7 @@ def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
         if SUMMARY.exists() and data_changed(status):
             say(f"warning: {file}: {NEWER}")
     except (PipelineError, OSError) as error:  # private rows, which no result needs
-        say(f"warning: {file}: people may have left since, which cannot be read: {error}")
+        say(f"warning: {file}: whether people left since is not known: {error}")
 
 
 def runs(as_json: AsJson = False) -> None:
