@@ -555,8 +555,9 @@ class ProductsQuery(_CloneQuery):
         """Estimate the share of what the clone leaves of actions that squares and products explain
         together, as if they were uncorrelated, and its standard error: post-processing.
 
-        It is a cautious one: the clip takes from it, and so does what ``units`` people can scatter
-        by chance, whose vectors have norm 1 at most.
+        Columns that go together count several times, so that it is too large there. The clip takes
+        from it, and so does what ``units`` people can scatter by chance, whose vectors have norm 1
+        at most.
         """
         count, size = len(answer) / self.targets, len(answer)
         found = float(answer.square().sum()) - size * noise**2

@@ -486,9 +486,9 @@ def warn_of_reasons(
         found.append(
             "people act by limits or combinations of columns that the clone does not know, and "
             "then the model errs about what they did not do (of what the clone leaves of their "
-            f"actions, squares and products of columns explain {min(share, 1.0):.0%}, standard "
-            f"error {error:.0%}); a column with the combination helps, and more people or a larger "
-            "ε where the clone is too simple"
+            f"actions, squares and products of columns explain up to {min(share, 1.0):.0%}, "
+            f"standard error {error:.0%}); a column with the combination helps, and more people or "
+            "a larger ε where the clone is too simple"
         )
     for line in found:
         say(f"clone_behaviour: warning: {line}")

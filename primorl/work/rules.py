@@ -399,6 +399,7 @@ def round_to(number: float, digits: int) -> float:
 # ---- the clone
 
 _ROWS_OF_CLONE = 256  # of a unit and round
+_MOST_PRODUCTS = 10_000  # that are worth their time
 _TOLD_OF_PRODUCTS = 0.5  # share of what a clone leaves that must be told, if it is asked about
 _NOISE_OF_HIDDEN = 0.03
 """s, about, up to which logits of discrete actions have hidden layers: with more noise, linear ones
@@ -487,7 +488,9 @@ def _can_tell_products(manifest: Manifest, noise_multiplier: float) -> bool:
     asked = heads.products_contribution(spaces.observation_size, actions, spaces.one_hot)
     noise = noise_multiplier * asked.sensitivity / units
     error = heads.error_of_products(asked.size, actions, noise) + asked.size / actions / units
-    return asked.size > 0 and heads.SURELY_EXPLAINED * error <= _TOLD_OF_PRODUCTS
+    if not 0 < asked.size <= _MOST_PRODUCTS:
+        return False
+    return heads.SURELY_EXPLAINED * error <= _TOLD_OF_PRODUCTS
 
 
 def _job_of(
