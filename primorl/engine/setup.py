@@ -109,6 +109,10 @@ class TrainingSetup:
             query.what: made[query.what] for query in self.mechanism.queries if query.what in made
         }
 
+    def find_lost(self, answers: Answers) -> list[str]:
+        """List the late queries whose answers were lost with a process that died."""
+        return sorted(self.late_queries().keys() - answers.keys())
+
     def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Answers) -> Normaliser:
         """Make the normaliser that ``normaliser`` names.
 

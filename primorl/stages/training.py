@@ -324,9 +324,9 @@ def training_report(
 
 def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) -> tuple[str, ...]:
     """Print what a trained model lacks; return the lines that bar a trial of its policies."""
-    if lost := setup.late_queries().keys() - trained.answers.keys():
+    if lost := setup.find_lost(trained.answers):
         _warn(
-            f"answers to {', '.join(sorted(lost))} were lost with a process that died, and count "
+            f"answers to {', '.join(lost)} were lost with a process that died, and count "
             f"as unknown; {_DRAW}"
         )
     spaces = manifest.info.spaces
@@ -442,7 +442,7 @@ def write_clone(
     if PERSISTENCE in trained.answers:
         persistence = (float(trained.answers[PERSISTENCE][0]), setup.noise_of(PERSISTENCE))
     products = setup.estimate_products(trained.answers)
-    lost = setup.late_queries().keys() - trained.answers.keys()
+    lost = bool(setup.find_lost(trained.answers))
     behaviour.save(
         folder,
         replace(cloned, policy=cloned.policy.without(rare), rare=rare),
@@ -455,7 +455,7 @@ def write_clone(
         engine_version=trained.engine,
         persistence=persistence,
         products=products,
-        warnings=warn_of_reasons(persistence, products, lost=bool(lost)),
+        warnings=warn_of_reasons(persistence, products, lost=lost),
     )
 
 

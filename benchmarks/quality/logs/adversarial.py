@@ -4,6 +4,7 @@ beyond what a clone and a model of few people can express, or in no column.
 Invented. People nearly never do what is wrong, so that no row says what it would do.
 """
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,9 +46,9 @@ class _Chronic(Log):
         state["lab"] = np.clip(lab, -2.5, 2.5)
         return -0.1 * (10 - state["health"])
 
+    @abstractmethod
     def effect(self, state: State, action: NDArray[Any]) -> Array:
         """How much health the drug brings, ``[n]``."""
-        raise NotImplementedError
 
     def behave(self, rng: Generator, observed: Observed, state: State) -> NDArray[Any]:
         """The best, with rare errors."""

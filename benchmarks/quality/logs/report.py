@@ -13,7 +13,7 @@ from typing import Any
 from scipy.stats import t as student
 
 from benchmarks.machine import RESULTS_PAGE, put, read
-from benchmarks.quality.logs import LOGS
+from benchmarks.quality.logs import ADVERSARIAL, LOGS
 from primorl.evaluate.private.model_values import judge_chance
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation, recommend
@@ -32,10 +32,10 @@ Row = dict[str, Any]
 def main() -> None:
     """Write what became of every log, and how the answers were."""
     rows = read("logs")
-    usual = [row for row in rows if row["log"] in LOGS]
+    usual, hostile = ([row for row in rows if row["log"] in own] for own in (LOGS, ADVERSARIAL))
     put(RESULTS_PAGE, "logs", table(usual))
     put(RESULTS_PAGE, "answers", judged(usual))
-    put(RESULTS_PAGE, "logs made to refute", table([row for row in rows if row not in usual]))
+    put(RESULTS_PAGE, "logs made to refute", table(hostile))
 
 
 def spread(row: Row) -> float:
