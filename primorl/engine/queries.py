@@ -1,5 +1,5 @@
-"""Charged queries of all units: scales, residuals, first states and lengths; persistence and
-products of a clone; and what is made of their answers.
+"""Charged queries of all units: scales, residuals, first states and lengths; and what is made of
+their answers.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor
 from primorl.engine import heads
 from primorl.engine.local_update import CohortSource, TrajectorySource
 from primorl.model.architecture import Explained
-from primorl.model.ensemble import Bounds, Normaliser, Weights, bound_softly, outputs
+from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
 from primorl.model.features import FARTHEST, OneHot, one_hot_inputs
 from primorl.model.starts import CONTINUOUS, StartModel
 from primorl.privacy.mechanism.mechanism import ONE, BoundedSum, Fractions
@@ -42,8 +42,6 @@ _SEEN = 3.5  # standard deviations of its noise, above which a mean square is to
 _NEGLIGIBLE = 2.0  # standard deviations of its noise, below which a share is told from nothing
 _LEAST_CHANGE = 0.1  # scale of changes, at least, in deviations of the number itself
 _LEAST_SPREAD = 0.1  # of first states, in deviations of the number
-_FARTHEST_COLUMN = 2.0  # in its scale, of squares and products
-_LEAST_VARIANCE = 1e-6  # of a discrete action that a clone is sure of
 _LEAST_SCALE = 1e-4  # of a number, in half widths of its declared range
 
 
@@ -338,7 +336,7 @@ def _read_bytes(normaliser: Normaliser) -> int:
 
 
 @dataclass(frozen=True)
-class _PredictionQuery(ABC):
+class PredictionQuery(ABC):
     """Asks every unit how its targets lie to what is predicted."""
 
     targets: int
@@ -377,7 +375,7 @@ class _PredictionQuery(ABC):
         return outputs(weights, inputs)[..., : self.targets].mean(0)
 
 
-class ResidualQuery(_PredictionQuery):
+class ResidualQuery(PredictionQuery):
     """Asks every unit how far its targets lie from the heads' prediction: mean √r and r² of each
     target.
 
@@ -390,7 +388,7 @@ class ResidualQuery(_PredictionQuery):
         return heads.residual_contribution(self.targets)
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
-        """See `_PredictionQuery.summarise`."""
+        """See `PredictionQuery.summarise`."""
         size = ((predicted - known).abs() / _LARGEST_RESIDUAL).clamp(max=1.0).double()
         return _roots_and_squares(size).mean(0)
 
@@ -406,7 +404,7 @@ class ResidualQuery(_PredictionQuery):
         return (_LARGEST_RESIDUAL * usual.maximum(few)).float()
 
 
-class ExplainedQuery(_PredictionQuery):
+class ExplainedQuery(PredictionQuery):
     """Asks every unit how much its targets vary and what the model leaves of it: mean y, y² and g²
     of each target.
 
@@ -429,7 +427,7 @@ class ExplainedQuery(_PredictionQuery):
         return weights
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
-        """See `_PredictionQuery.summarise`."""
+        """See `PredictionQuery.summarise`."""
         pair = torch.stack((known, predicted - known)).double()
         target, gap = pair.clamp(-_FARTHEST_TARGET, _FARTHEST_TARGET)
         asked = torch.stack((target, target.square(), gap.square())) * self.weights
@@ -454,7 +452,7 @@ class ExplainedQuery(_PredictionQuery):
         )
 
 
-class RewardOffsetQuery(_PredictionQuery):
+class RewardOffsetQuery(PredictionQuery):
     """Asks every unit by how much its rewards exceed the heads' prediction: their mean, in the
     scale of the reward.
 
@@ -465,7 +463,7 @@ class RewardOffsetQuery(_PredictionQuery):
     contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
-        """See `_PredictionQuery.summarise`."""
+        """See `PredictionQuery.summarise`."""
         return (known - predicted)[:, -1:].double().mean(0)
 
     def offset(self, answer: Tensor, noise: float) -> float:
@@ -474,96 +472,6 @@ class RewardOffsetQuery(_PredictionQuery):
         """
         found = float(answer[0])
         return found if abs(found) > _TOLD * noise else 0.0
-
-
-@dataclass(frozen=True)
-class _CloneQuery(_PredictionQuery):
-    """Asks every unit how its actions deviate from a clone; ``targets`` are the actions."""
-
-    discrete: bool
-    log_variance: tuple[float, float]
-
-    def predict(self, weights: Weights, inputs: Tensor) -> Tensor:
-        """Return the clone's output, of its one network."""
-        return outputs(weights, inputs, torch.relu)[0]
-
-    def residuals(self, predicted: Tensor, known: Tensor) -> Tensor:
-        """Return how actions deviate, in the clone's own standard deviations: ``[rows, targets]``,
-        whose expected square sums to 1 if all that is left beside the clone is chance.
-        """
-        if self.discrete:
-            share = predicted.softmax(-1)
-            variance = (1 - share.square().sum(-1, keepdim=True)).clamp(min=_LEAST_VARIANCE)
-            return (known - share) / variance.sqrt()
-        mean, raw = predicted.chunk(2, -1)
-        deviation = (bound_softly(raw, *self.log_variance) / 2).exp()
-        return (known - mean.tanh()) / (deviation * math.sqrt(self.targets))
-
-
-@dataclass(frozen=True)
-class PersistenceQuery(_CloneQuery):
-    """Asks every unit how alike two actions in a row deviate from a clone: the mean, over its rows,
-    of the product of two residuals.
-
-    It is 0 where all that is left beside the clone is chance, and not where a habit lasts, a sign
-    that no column has, or what the clone cannot express. A unit of one row adds nothing.
-    """
-
-    contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
-
-    def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
-        """See `_PredictionQuery.summarise`."""
-        if len(known) < 2:
-            return torch.zeros(1, dtype=torch.float64)
-        residual = self.residuals(predicted, known)
-        alike = (residual[1:] * residual[:-1]).sum(-1)
-        return alike.double().mean(0, keepdim=True)
-
-
-@dataclass(frozen=True)
-class ProductsQuery(_CloneQuery):
-    """Asks every unit whether its actions go by squares and products of columns that a clone cannot
-    express: the mean, over its rows, of each residual times each of them.
-
-    It is 0 where all that is left beside the clone is chance, or goes by what no column has.
-    """
-
-    observations: int
-    one_hot: OneHot
-
-    @property
-    def contribution(self) -> BoundedSum:
-        """A unit's contribution."""
-        return heads.products_contribution(self.observations, self.targets, self.one_hot)
-
-    @cached_property
-    def _pairs(self) -> Tensor:
-        return torch.tensor(heads.list_products(self.observations, self.one_hot)).T
-
-    def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
-        """See `_PredictionQuery.summarise`."""
-        first, second = self._pairs
-        column = inputs.clamp(-_FARTHEST_COLUMN, _FARTHEST_COLUMN).double()
-        expected = (first == second).double()
-        asked = []
-        for residual in self.residuals(predicted, known).double().T:
-            products = (column.T * residual) @ column / len(column)
-            asked.append(products[first, second] - residual.mean() * expected)
-        return torch.cat(asked) / math.sqrt(len(first))
-
-    def share(self, answer: Tensor, noise: float, units: int) -> tuple[float, float]:
-        """Estimate the share of what the clone leaves of actions that squares and products explain
-        together, as if they were uncorrelated, and its standard error: post-processing.
-
-        Columns that go together count several times, so that it is too large there. The clip takes
-        from it, and so does what ``units`` people can scatter by chance, whose vectors have norm 1
-        at most.
-        """
-        count, size = len(answer) / self.targets, len(answer)
-        found = float(answer.square().sum()) - size * noise**2
-        extra = 2 * noise * math.sqrt(max(found, 0.0))
-        none = heads.error_of_products(size, self.targets, noise)
-        return count * (found - 1 / units), math.hypot(none, count * extra)
 
 
 @dataclass(frozen=True)
@@ -677,7 +585,7 @@ class LengthsQuery:
         return torch.stack((unended, 1 - ended.cumsum(0)[: self.horizon])).clamp(0, 1).float()
 
 
-LateQuery = _PredictionQuery | FirstStatesQuery | LengthsQuery
+LateQuery = PredictionQuery | FirstStatesQuery | LengthsQuery
 """Queries that are asked after the rounds."""
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from primorl.engine import heads, queries
+from primorl.engine.clone_queries import PersistenceQuery, ProductsQuery
 from primorl.engine.local_update import CohortSource, Kernel
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CloneNetwork, Explained, Network
@@ -344,22 +345,21 @@ class CloningSetup(TrainingSetup):
         shape, columns = self.architecture, self.columns
         bounds = shape.log_variance_low, shape.log_variance_high
         asked = shape.action_size, shape.discrete_actions, bounds
+        products = heads.Products(columns.observation_size, shape.action_size, columns.one_hot)
         made: dict[str, queries.LateQuery] = {
-            heads.PERSISTENCE: queries.PersistenceQuery(*asked),
-            heads.PRODUCTS: queries.ProductsQuery(
-                *asked, columns.observation_size, columns.one_hot
-            ),
+            heads.PERSISTENCE: PersistenceQuery(*asked),
+            heads.PRODUCTS: ProductsQuery(*asked, products),
         }
         return {query.what: made[query.what] for query in self.mechanism.queries}
 
     def estimate_products(self, answers: Answers) -> tuple[float, float] | None:
-        """Estimate what squares and products of columns explain of what the clone leaves, with its
+        """Estimate what products of one pair of columns explain of what the clone leaves, with its
         standard error; None: nobody was asked, or the answer was lost.
         """
         if heads.PRODUCTS not in answers:
             return None
         query, noise = self.late_queries()[heads.PRODUCTS], self.noise_of(heads.PRODUCTS)
-        assert isinstance(query, queries.ProductsQuery)
+        assert isinstance(query, ProductsQuery)
         return query.share(answers[heads.PRODUCTS], noise, self.mechanism.units)
 
     def view(self, store: CohortSource) -> CohortSource:

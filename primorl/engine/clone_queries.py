@@ -1,0 +1,101 @@
+"""What a clone's people are asked after its rounds: whether they act by something that the clone
+does not know, a sign that lasts, or columns together.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from primorl.engine.heads import ONE_NUMBER, Products
+from primorl.engine.queries import PredictionQuery
+from primorl.model.ensemble import Weights, bound_softly, outputs
+from primorl.privacy.mechanism.mechanism import BoundedSum
+
+_FARTHEST_COLUMN = 2.0  # in its scale, of squares and products
+_LEAST_VARIANCE = 1e-6  # of a discrete action that a clone is sure of
+
+
+@dataclass(frozen=True)
+class _CloneQuery(PredictionQuery):
+    """Asks every unit how its actions deviate from a clone; ``targets`` are the actions."""
+
+    discrete: bool
+    log_variance: tuple[float, float]
+
+    def predict(self, weights: Weights, inputs: Tensor) -> Tensor:
+        """Return the clone's output, of its one network."""
+        return outputs(weights, inputs, torch.relu)[0]
+
+    def residuals(self, predicted: Tensor, known: Tensor) -> Tensor:
+        """Return how actions deviate, in the clone's own standard deviations: ``[rows, targets]``,
+        whose expected square sums to 1 if all that is left beside the clone is chance.
+        """
+        if self.discrete:
+            share = predicted.softmax(-1)
+            variance = (1 - share.square().sum(-1, keepdim=True)).clamp(min=_LEAST_VARIANCE)
+            return (known - share) / variance.sqrt()
+        mean, raw = predicted.chunk(2, -1)
+        deviation = (bound_softly(raw, *self.log_variance) / 2).exp()
+        return (known - mean.tanh()) / (deviation * math.sqrt(self.targets))
+
+
+@dataclass(frozen=True)
+class PersistenceQuery(_CloneQuery):
+    """Asks every unit how alike two actions in a row deviate from a clone: the mean, over its rows,
+    of the product of two residuals.
+
+    It is 0 where all that is left beside the clone is chance, and not where a habit lasts, a sign
+    that no column has, or what the clone cannot express. A unit of one row adds nothing.
+    """
+
+    contribution: ClassVar[BoundedSum] = ONE_NUMBER
+
+    def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
+        """See `PredictionQuery.summarise`."""
+        if len(known) < 2:
+            return torch.zeros(1, dtype=torch.float64)
+        residual = self.residuals(predicted, known)
+        alike = (residual[1:] * residual[:-1]).sum(-1)
+        return alike.double().mean(0, keepdim=True)
+
+
+@dataclass(frozen=True)
+class ProductsQuery(_CloneQuery):
+    """Asks every unit whether its actions go by squares and products of columns that a clone cannot
+    express: the mean, over its rows, of each residual times each of them.
+
+    It is 0 where all that is left beside the clone is chance, or goes by what no column has.
+    """
+
+    products: Products
+
+    @property
+    def contribution(self) -> BoundedSum:
+        """A unit's contribution."""
+        return self.products.contribution
+
+    @cached_property
+    def _pairs(self) -> Tensor:
+        return torch.tensor(self.products.pairs).T
+
+    def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
+        """See `PredictionQuery.summarise`."""
+        first, second = self._pairs
+        column = inputs.clamp(-_FARTHEST_COLUMN, _FARTHEST_COLUMN).double()
+        expected = (first == second).double()
+        asked = []
+        for residual in self.residuals(predicted, known).double().T:
+            products = (column.T * residual) @ column / len(column)
+            asked.append(products[first, second] - residual.mean() * expected)
+        return torch.cat(asked) / math.sqrt(len(first))
+
+    def share(self, answer: Tensor, noise: float, units: int) -> tuple[float, float]:
+        """See `Products.share`: post-processing. The clip takes from it."""
+        groups = torch.tensor(self.products.groups)
+        squares = answer.double().view(self.targets, -1).square().sum(0)
+        found = squares.new_zeros(int(groups.max()) + 1).index_add(0, groups, squares)
+        return self.products.share(found.tolist(), noise, units)
