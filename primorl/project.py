@@ -133,8 +133,12 @@ class Project:
         with chdir(self.folder):
             status = Status()
             found = results(load())
-            if data_changed(status):
-                warnings.warn(f"{files.SUMMARY}: {NEWER}", stacklevel=2)
+            try:
+                newer = NEWER if data_changed(status) else None
+            except (PipelineError, OSError) as error:  # private rows, which no result needs
+                newer = f"whether people left since is not known: {error}"
+            if newer:
+                warnings.warn(f"{files.SUMMARY}: {newer}", stacklevel=2)
         return pd.DataFrame(found)
 
 

@@ -97,5 +97,5 @@ class ProductsQuery(_CloneQuery):
         """See `Products.share`: post-processing. The clip takes from it."""
         groups = torch.tensor(self.products.groups)
         squares = answer.double().view(self.targets, -1).square().sum(0)
-        found = squares.new_zeros(int(groups.max()) + 1).index_add(0, groups, squares)
+        found = torch.bincount(groups, squares)
         return self.products.share(found.tolist(), noise, units)

@@ -138,6 +138,12 @@ class Products:
         numbers = {pair: number for number, pair in enumerate(dict.fromkeys(found))}
         return tuple(numbers[pair] for pair in found)
 
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """How many answers each pair of columns has."""
+        counted = Counter(self.groups)
+        return tuple(self.actions * counted[pair] for pair in range(len(counted)))
+
     @property
     def _owner(self) -> dict[int, int]:
         return {first + place: first for first, size in self.one_hot for place in range(size)}
@@ -147,20 +153,16 @@ class Products:
         columns explain, for the pair that explains most, and its standard error.
 
         What the largest of so many pairs has by chance is subtracted (Laurent and Massart 2000,
-        lemma 1): of the noise, and of ``units`` people, whose vectors have norm 1 at most. Pairs
-        that explain a share together count once, however their columns correlate.
+        lemma 1): of the noise, and of ``units`` people, whose vectors have norm 1 at most. What
+        several pairs explain alike, as columns that correlate do, counts once.
 
         Args:
             squares: for each pair of columns, the sum of the squares of its answers.
             noise: standard deviation of the noise on each answer.
             units: how many people were asked.
         """
-        sizes = Counter(self.groups)
-        judged = (
-            self._judge(square, self.actions * sizes[pair], noise, units)
-            for pair, square in enumerate(squares)
-        )
-        return max(judged)
+        pairs = zip(squares, self._sizes, strict=True)
+        return max(self._judge(square, size, noise, units) for square, size in pairs)
 
     def can_tell(self, share: float, noise: float, units: int) -> bool:
         """Whether it would surely be told that one pair of numbers explains this share."""
@@ -175,7 +177,7 @@ class Products:
 
     def _judge(self, square: float, size: int, noise: float, units: int) -> tuple[float, float]:
         """Estimate the share of a pair of columns that has ``size`` answers; see `share`."""
-        variance, likely = self._variance(noise, units), math.log(max(self.groups) + 1)
+        variance, likely = self._variance(noise, units), math.log(len(self._sizes))
         chance = size + 2 * math.sqrt(size * likely) + 2 * likely
         signal = max(square - size * variance, 0.0)
         error = math.sqrt(2 * size * variance**2 + 4 * signal * variance)
