@@ -47,15 +47,17 @@ def learning_curves(found: Sequence[Row]) -> Figure:
 
 def uncertainties(found: Sequence[Row]) -> Figure:
     """PriMORL's Figure 3: return under two measures of uncertainty in one model."""
-    figure = panels(len(TASKS))
-    for axes, (task, title) in zip(figure.subplots(1, len(TASKS)), TASKS.items(), strict=True):
-        for row in found:
-            if row["sweep"] == f"uncertainty-{task}":
-                asked = json.loads(row["settings"])
-                measure = MEASURES[asked["policy.uncertainty"]]
-                name = f"{measure}, λ {asked['policy.penalty']:g}"
-                axes.bar([name], [float(np.mean(row["curve"][-10:]))], color="0.6")
-        finish(axes, f"{title}, one model", "", "mean return of the last 10 epochs")
+    asked = {
+        task: [row for row in found if row["sweep"] == f"uncertainty-{task}"] for task in TASKS
+    }
+    shown = {task: own for task, own in asked.items() if own}
+    figure = panels(len(shown))
+    for axes, (task, own) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
+        for row in sorted(own, key=lambda row: row["case"]):
+            settings = json.loads(row["settings"])
+            name = f"{MEASURES[settings['policy.uncertainty']]}, λ {settings['policy.penalty']:g}"
+            axes.bar([name], [float(np.mean(row["curve"][-10:]))], color="0.6")
+        finish(axes, f"{TASKS[task]}, one model", "", "mean return of the last 10 epochs")
     return figure
 
 
