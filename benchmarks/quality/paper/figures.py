@@ -53,7 +53,7 @@ def uncertainties(found: Sequence[Row]) -> Figure:
     shown = {task: own for task, own in asked.items() if own}
     figure = panels(len(shown))
     for axes, (task, own) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
-        for row in sorted(own, key=lambda row: row["case"]):
+        for row in sorted(own, key=lambda row: str(row["settings"])):
             settings = json.loads(row["settings"])
             name = f"{MEASURES[settings['policy.uncertainty']]}, λ {settings['policy.penalty']:g}"
             axes.bar([name], [float(np.mean(row["curve"][-10:]))], color="0.6")
