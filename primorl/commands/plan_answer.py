@@ -4,7 +4,7 @@ or, with numbers given, the cost of a mechanism.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from primorl.base import PipelineError
@@ -30,16 +30,13 @@ _Epsilons = dict[str, float | None]
 """See `Training.epsilons`."""
 
 
-def read_run(changed: Set[str], epsilon: float | None = None) -> NextRun:
-    """Read the run that ``params.yaml`` describes, or one that costs ``epsilon`` in all.
+def read_run(changed: Set[str]) -> NextRun:
+    """Read the run that ``params.yaml`` describes.
 
     Raises:
         PipelineError: the data are not here; or see `NextRun`.
     """
     params = load()
-    if epsilon is not None:
-        params = replace(params, privacy=replace(params.privacy, target_epsilon=epsilon))
-        changed = changed | {"plan"}
     if (found := NextRun.read(params, changed)) is None:
         raise PipelineError(
             f"{PARTITIONS}: not there yet for dataset {params.dataset}; run `dvc repro "
@@ -49,12 +46,7 @@ def read_run(changed: Set[str], epsilon: float | None = None) -> NextRun:
 
 
 def show(
-    given: Mapping[str, Any],
-    solve: str | None,
-    *,
-    as_json: bool,
-    status: Status | None,
-    epsilon: float | None = None,
+    given: Mapping[str, Any], solve: str | None, *, as_json: bool, status: Status | None
 ) -> None:
     """Print the answer to the question that the options ask.
 
@@ -63,21 +55,17 @@ def show(
         solve: the name of the number to look for; None: noise where a target is given.
         as_json: print JSON.
         status: tells the stages that changed; None: numbers are given, or looked for.
-        epsilon: of the project's own run, in the place of ``privacy.target_epsilon``.
 
     Raises:
-        PipelineError: see `asked_for` and `read_run`; or ``epsilon`` beside other numbers.
+        PipelineError: see `asked_for` and `read_run`.
     """
     if status is None or not PARAMS.exists():
-        if epsilon is not None:
-            found = "found beside numbers of a mechanism, or without a project"
-            raise PipelineError(f"--run-epsilon: {found}; leave the others out")
         training, delta = asked_for(given, solve)
         epsilons = training.epsilons(delta)
         lines = _mechanism_lines(training, delta, epsilons)
         content = _as_json(training, delta, epsilons)
     else:
-        own = read_run(status.changed_stages(), epsilon)
+        own = read_run(status.changed_stages())
         lines, content = _own_lines(own), _own_as_json(own) if as_json else {}
     print(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join(lines))
 
@@ -186,8 +174,8 @@ def _own_lines(own: NextRun) -> Iterator[str]:
         yield "\n  ".join(in_lines(f"can it learn? {plan.can_learn}: {plan.reason}"))
         if plan.can_learn == "marginal":
             yield (
-                "  marginal bars no trial, and makes one less likely; for a yes: a larger ε (try "
-                "--run-epsilon), more people, or shorter trajectories if outcomes are all"
+                "  marginal bars no trial, and makes one less likely; for a yes: a larger ε, "
+                "more people, or shorter trajectories if outcomes are all"
             )
         yield from _column_lines(own)
     for each in plan.warnings:

@@ -6,8 +6,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +15,7 @@ from primorl.base.files import (
     LATEST_REPORT,
     MODEL,
     ONLINE_METRICS,
+    PARAMS,
     POLICY,
     REPORT,
     SUMMARY,
@@ -155,10 +154,6 @@ def plan(
         float | None,
         option("E", "Solve for the noise of a model of this ε (PLD).", min=1e-12, max=1e12),
     ] = None,
-    run_epsilon: Annotated[
-        float | None,
-        option("E", "The next run with this privacy.target_epsilon.", min=1e-6, max=1e6),
-    ] = None,
     solve: Annotated[
         Literal["noise-multiplier", "rounds"] | None,
         option("WHAT", "What to solve for: noise-multiplier (default) or rounds."),
@@ -169,7 +164,6 @@ def plan(
 
     Examples:
       primorl plan                                     cost, verdict and numbers of the next run
-      primorl plan --run-epsilon 1                     the same, if the run may cost ε 1
       primorl plan --target-epsilon 1                  the noise for a model of ε 1, else as here
       primorl plan --target-epsilon 1 --solve rounds   the rounds that ε 1 pays for
       primorl plan --sampling-probability 0.01 --noise-multiplier 2 --rounds 400 --delta 1e-5
@@ -193,7 +187,7 @@ def plan(
     status = None if given or solve else Status()
     from primorl.commands import plan_answer
 
-    plan_answer.show(given, wanted, as_json=as_json, status=status, epsilon=run_epsilon)
+    plan_answer.show(given, wanted, as_json=as_json, status=status)
 
 
 def run() -> None:
@@ -224,23 +218,21 @@ def run() -> None:
         if bill is not None:
             bill.refuse_unpayable()
         show_dvc("repro")
-    summary(links=True)
+    summary()
 
 
-def summary(
-    as_json: AsJson = False,
-    links: Annotated[bool, flag("--links", "Tell where report and MLflow are.")] = False,
-) -> None:
+def summary(as_json: AsJson = False) -> None:
     """Show the results of the last run.
 
     Examples:
-      primorl summary                   a short table
-      primorl summary --links           and where the report and MLflow are
-      primorl summary --json            metrics/summary.json itself
+      primorl summary          a short table, and where the report and MLflow are
+      primorl summary --json   metrics/summary.json itself
     """
     from primorl.base.dvc import Status
+    from primorl.config.params import load
     from primorl.evaluate.summary import OnlineSummary, Summary
     from primorl.evaluate.wording import text
+    from primorl.tracking import viewer
 
     status = Status()
     found = Summary.read(SUMMARY)
@@ -259,14 +251,10 @@ def summary(
             f"online   return {online.return_before:.4g} before, {online.return_mean:.4g} "
             f"[{low:.4g}, {high:.4g}] after {online.users} {online.unit}s; {online.promise}"
         )
-    if links:
-        from primorl.config.params import load
-        from primorl.tracking import viewer
-
-        if REPORT.exists():
-            print(f"report   {REPORT}")
-        if command := viewer(load()):
-            print(f"mlflow   `{command}`")
+    if REPORT.exists():
+        print(f"report   {REPORT}")
+    if PARAMS.exists() and (command := viewer(load())):
+        print(f"mlflow   `{command}`")
 
 
 def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
@@ -310,9 +298,6 @@ def runs(as_json: AsJson = False) -> None:
     keys = dict.fromkeys(key for each in found for key in each["given"])
     told = [key for key in keys if len({str(each["given"].get(key)) for each in found}) > 1]
     rows = [_row(each, told) for each in found]
-    changes = _changes(found)
-    for row in rows:
-        row["units"] += changes.get(row["data"], "")
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     if len(rows) > 1 and {row["by"] for row in rows} == {"model"}:
         say("gains by a model do not compare: the newest stands first")
@@ -321,18 +306,6 @@ def runs(as_json: AsJson = False) -> None:
 
 _SPENT = {"epsilon": "ε of policy", "delta": "δ", "spent": "ε by then"}
 _NUMBERS = ("units", *_SPENT.values(), "return or gain")
-
-
-def _changes(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Say of each version of the data how many units joined and left since the one before."""
-    from primorl.data.identity.membership import compare_units
-
-    versions = dict.fromkeys(each["data"] for each in sorted(found, key=itemgetter("finished")))
-    changes = {}
-    for before, after in pairwise(versions):
-        if (counts := compare_units(before, after)) is not None:
-            changes[after] = " (+{} −{})".format(*counts)
-    return changes
 
 
 def _row(each: Mapping[str, Any], told: Sequence[str]) -> dict[str, str]:

@@ -16,7 +16,6 @@ from primorl.base.files import write_json
 from primorl.base.reporting import RunContent
 from primorl.config import params
 from primorl.config.params import plain
-from primorl.data.identity.membership import id_digests, remember_units
 from primorl.tracking import log_run
 from primorl.work.bill import Bill
 from tests.commands.conftest import Call
@@ -163,24 +162,6 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     found = json.loads(primorl("runs", "--json")[1])
     told = {each["name"]: (each["spent"], each["value"], each["low"]) for each in found}
     assert (told["small"], told["modelled"]) == ((2.5, -200.0, -9.0), (None, 99.0, 98.0))
-
-
-def test_who_joined_and_who_left_stands_beside_the_number_of_units(
-    folder: Path, empty_store: Path, primorl: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Since the version before, whatever the rank of its results."""
-    shutil.copy(empty_store, "mlflow.db")
-    chosen = write_settings(project_settings())
-    for version, people, value in (("a" * 64, "xyz", -1.0), ("b" * 64, "wx", -9.0)):
-        remember_units("x", version, id_digests(b"secret", "", list(people)))
-        joined = capsys.readouterr().err
-        given = {"private": True, "units": len(people), "delta": 1e-5}
-        metrics = [("epsilon", 1.0, 0), ("return_mean", value, 0)]
-        log_run(chosen, RunContent(given, {"dataset_fingerprint": version}, metrics), [])
-    _, first, second = primorl("runs")[1].splitlines()
-    assert first.split()[:2] == ["aaaaaa", "3"]
-    assert second.split()[:4] == ["bbbbbb", "2", "(+1", "−2)"]
-    assert joined == "partition: 1 units joined and 2 left since the version before\n"
 
 
 __all__ = ["project", "small"]

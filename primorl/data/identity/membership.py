@@ -201,25 +201,14 @@ def remember_units(dataset: str, fingerprint: str, digests: bytes) -> None:
     say how many units joined and left since the one that was kept last.
     """
     last = max(_list_versions(dataset), key=lambda file: file.stat().st_mtime_ns, default=None)
+    known = b"" if last is None else last.read_bytes()
     with replaced_file(home() / UNITS / f"{fingerprint}.{dataset}{_OF_IDS}") as fresh:
         fresh.touch(mode=0o600)
         fresh.write_bytes(digests)
-    counts = None if last is None else compare_units(last.name.partition(".")[0], fingerprint)
-    if counts is not None and any(counts):
-        say("partition: {} units joined and {} left since the version before".format(*counts))
-
-
-def compare_units(before: str, after: str) -> tuple[int, int] | None:
-    """Count the units that joined and that left between two versions of the data, which are named
-    by the begin of their fingerprints; None: one was not split in this project, or by an earlier
-    version, which digested ids otherwise.
-    """
-    if not (before and after):
-        return None
-    folder = home() / UNITS
-    files = [next(folder.glob(f"{version}*{_OF_IDS}"), None) for version in (before, after)]
-    one, other = (set() if file is None else set(_split(file.read_bytes())) for file in files)
-    return (len(other - one), len(one - other)) if one and other else None
+    before, now = set(_split(known)), set(_split(digests))
+    if before and before != now:
+        changes = f"{len(now - before)} units joined and {len(before - now)} left"
+        say(f"partition: {changes} since the version before")
 
 
 def _list_versions(dataset: str) -> list[Path]:

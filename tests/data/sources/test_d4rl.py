@@ -189,44 +189,6 @@ def test_unfit_files_are_refused(project: Path, content: Columns, message: str) 
         ingested(written(content))
 
 
-def link_folder_out(file: h5py.File, name: str) -> None:
-    file["rest"] = h5py.ExternalLink("other.hdf5", "/")
-    file[name] = h5py.SoftLink(f"/rest/{name}")
-
-
-def map_virtually(file: h5py.File, name: str) -> None:
-    layout = h5py.VirtualLayout(FULL[name].shape, FULL[name].dtype)
-    layout[:7] = h5py.VirtualSource("other.hdf5", name, FULL[name].shape)[:7]
-    file.create_virtual_dataset(name, layout)
-
-
-def write_nothing(file: h5py.File, name: str) -> None:
-    file.create_dataset(name, FULL[name].shape, FULL[name].dtype)
-
-
-def write_a_part(file: h5py.File, name: str) -> None:
-    """As a program that was killed leaves it."""
-    file.create_dataset(name, FULL[name].shape, FULL[name].dtype, chunks=(4,))[:7] = FULL[name][:7]
-
-
-@pytest.mark.parametrize("write", [link_folder_out, map_virtually, write_nothing, write_a_part])
-def test_rows_that_the_file_alone_does_not_give_are_refused_by_name(
-    project: Path, write: Callable[[h5py.File, str], None]
-) -> None:
-    chosen, name = written(FULL), "rewards"
-    with h5py.File("raw/data.hdf5", "r+") as file, h5py.File("raw/other.hdf5", "w") as other:
-        del file[name]
-        for array, values in FULL.items():
-            other[array] = values
-        write(file, name)
-    named = "rest" if write is link_folder_out else name
-    remedy = "with all files there, copy the arrays into one$"  # h5repack writes zeros else
-    if write in (write_nothing, write_a_part):
-        remedy = "write the file again"
-    with pytest.raises(PipelineError, match=rf"data.hdf5: {named}: found .*{remedy}"):
-        ingested(chosen)
-
-
 @pytest.mark.parametrize("chosen", [SINGLE, FULL])
 def test_episodes_of_one_row_that_are_left_out_are_told(
     project: Path, chosen: Columns, capsys: pytest.CaptureFixture[str]
