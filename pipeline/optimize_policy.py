@@ -65,8 +65,6 @@ def body(params: Params, log: StageLog) -> None:
         released.with_clone(BEHAVIOUR) if near_clone else released,
         ends=ends,
         one_hot=one_hot,
-        trajectory_columns=params.chosen.options.trajectory_columns,
-        age_units=params.chosen.options.age_units,
     )
     write(POLICY, policies, released, world)
 

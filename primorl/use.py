@@ -5,13 +5,11 @@ no cell.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -19,13 +17,11 @@ import pyarrow.parquet as pq
 
 from primorl.base import PipelineError, say
 from primorl.base.files import replaced_file
-from primorl.base.records import TimeUnit
-from primorl.data.sources.logs import ZONE, can_end_summer_time, check_text, header_of
+from primorl.data.sources.logs import check_text, header_of
 from primorl.policy.loaded import Policy
 
 _LARGEST_HEADER = 2**22  # bytes
 _OF_NUMBERS = ("integer", "floating", "decimal", "boolean", "null")
-_ZONE = r":.*(?:Z|[+-]\d\d(?::?\d\d)?)\s*$"
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
 _COMMA = r"^[-+]?[\d.]*,\d+$"
 
@@ -38,7 +34,6 @@ def predict(
     out: Path,
     *,
     keep: Sequence[str] = (),
-    carry: "Carry | None" = None,
 ) -> tuple[int, int]:
     """Write one row of actions for every row of observations, in the same order.
 
@@ -50,7 +45,6 @@ def predict(
         observations: Parquet or CSV, with a column for every dimension; others are left aside.
         out: Parquet or CSV; replaced when it is complete, and untouched if anything fails.
         keep: columns of ``observations`` to carry over. In CSV they are text.
-        carry: how empty cells are filled from earlier rows; None: the policy abstains on them.
 
     Returns:
         The number of rows, and of those on which the policy abstained.
@@ -67,8 +61,6 @@ def predict(
     if out.resolve() == observations.resolve():
         raise PipelineError(f"--out: found the file of --observations, {out}; give another one")
     table = read_table(observations)
-    if carry is not None:
-        table = carry.fill(table, policy, observations)
     values = observations_of(table, policy, observations)
     reasons = policy.reasons(values)
     answered = np.array([reason == "" for reason in reasons], dtype=bool)
@@ -119,90 +111,6 @@ def _actions(policy: Policy, values: Matrix) -> dict[str, pa.Array]:
         return found
     names = policy.action_names or tuple(f"action_{place}" for place in range(size))
     return {name: pa.array(own.copy()) for name, own in zip(names, chosen.T, strict=True)}
-
-
-@dataclass(frozen=True)
-class Carry:
-    """Carries the last number of a column ``NAME`` forward within a trajectory, where a policy
-    observes its age, ``NAME_age``, too, and the table has no such column.
-
-    Attributes:
-        by: columns that name a trajectory together, such as those of the person and of the stay.
-        time: column of the time.
-        unit: of ages, where the policy does not know it.
-    """
-
-    by: tuple[str, ...]
-    time: str
-    unit: TimeUnit | None = None
-
-    def fill(self, table: pa.Table, policy: Policy, path: Path) -> pa.Table:
-        """Return the table with these numbers in empty cells, and with their ages, at most those
-        of the public range. Before the first number, and in a cell that is no number, both are
-        missing.
-
-        Raises:
-            PipelineError: a column is missing, or holds no times, or ``by`` lacks one that names a
-                trajectory, such as the person's of a stay.
-        """
-        time = self._read_times(table, path)
-        # as text, since pandas makes floats of whole numbers where one is missing
-        columns = [_column(table, name, path).cast(pa.string()) for name in self.by]
-        named = policy.trajectory_columns
-        if missing := [name for name in named if name not in self.by]:
-            raise PipelineError(
-                f"--carry-by: found {', '.join(map(repr, self.by))}; a trajectory is named by "
-                f"{' and '.join(map(repr, named))} together: add --carry-by {missing[0]!r}"
-            )
-        who = [pc.utf8_trim_whitespace(ids).to_pandas().replace("", None) for ids in columns]
-        unnamed = pd.concat(who, axis=1).isna().any(axis=1)
-        if time.dt.tz is None:
-            step = time.groupby(who).diff()
-            back = (step < pd.Timedelta(0)) & (step > pd.Timedelta(-1, "hours"))
-            back &= can_end_summer_time(time.to_numpy("datetime64[us]").astype(np.int64))
-            if back.any():
-                found = f"row {back.argmax() + 1}: found a time before that of the row before"
-                raise PipelineError(f"{path}: {found}; allowed: {ZONE}")
-        order = time.sort_values(kind="stable").index
-        for index, aged in enumerate(policy.observation_names):
-            name = aged.removesuffix("_age")
-            if name == aged or aged in table.column_names or name not in table.column_names:
-                continue
-            place = table.column_names.index(name)
-            column = _column(table, name, path)
-            values = pd.Series(_numbers(column, name, path))
-            empty = column.cast(pa.string()).to_pandas().fillna("").str.strip() == ""
-            since = time.where(values.notna())[order].groupby(who).ffill()
-            if (unit := policy.age_units.get(aged, self.unit)) is None:
-                found = f"not given; give the unit of {aged} in the log that the policy is of"
-                raise PipelineError(f"--age-unit: {found}")
-            if self.unit not in (None, unit):
-                found = f"found {self.unit!r}, and the policy's {aged} is in {unit}"
-                raise PipelineError(f"--age-unit: {found}; leave the option out")
-            if aged not in policy.age_units:
-                say(f"--age-unit: {aged} is given in {unit}; check it, the policy knows no unit")
-            age = (time - since) / pd.Timedelta(1, unit)
-            age = age.where(empty | values.notna())
-            if policy.observation_range is not None:
-                age = age.clip(upper=float(policy.observation_range[1][index]))
-            carried = values[order].groupby(who).ffill().sort_index()
-            carried = carried.where(empty | unnamed, values)
-            table = table.set_column(place, name, pa.array(carried, from_pandas=True))
-            table = table.append_column(aged, pa.array(age, from_pandas=True))
-        return table
-
-    def _read_times(self, table: pa.Table, path: Path) -> "pd.Series[Any]":
-        written = _column(table, self.time, path).to_pandas()
-        try:
-            text = written.astype(str)[written.notna() & (written != "")]
-            zoned = text.str.contains(_ZONE)
-            # not a year, and times in several zones as one kind
-            if text.str.fullmatch(r"\s*\d+\s*").any() or (len(text) and zoned.any() != zoned.all()):
-                raise ValueError
-            return pd.to_datetime(written, format="ISO8601", utc=bool(zoned.any()))
-        except (ValueError, TypeError):
-            found = f"column {self.time!r}: found no times, or only some with a zone"
-            raise PipelineError(f"{path}: {found}; allowed are such as 2024-03-31 14:00") from None
 
 
 def read_table(path: Path) -> pa.Table:

@@ -3,8 +3,6 @@ answered has no action.
 """
 
 import csv
-from dataclasses import replace
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,12 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from primorl.base import PipelineError
 from primorl.base.files import MANIFEST, MODEL, SUMMARY, TRAJECTORIES, write_json
 from primorl.commands.main import main
 from primorl.policy.loaded import Policy
-from primorl.use import Carry, observations_of, predict, read_table
+from primorl.use import predict
 from tests.data.sources.tabular_builders import SECRET, text, write
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
 
@@ -97,75 +94,6 @@ def test_what_is_no_number_or_far_outside_is_not_guessed(
     assert read()[0]["action"] == expected[0]
 
 
-AGES = ("glucose", "glucose_age", "ward")
-DAY = [f"2024-01-01 {hour:02d}:00" for hour in (10, 9, 8, 7, 23)]
-CARRIED: dict[str, tuple[dict[str, Any], list[list[float]]]] = {
-    "within a person": (
-        {"who": ["a", "b", "a", "b", "a"], "glucose": ["", "5", "7", "", ""]},
-        [[7, 2], [5, 0], [7, 0], [nan, nan], [7, 6]],
-    ),
-    "a cell that is no number is not an empty one": (
-        {"who": ["a"] * 5, "glucose": ["", "<1", "7", "5", " "]},
-        [[7, 2], [nan, nan], [7, 0], [5, 0], [7, 6]],
-    ),
-    "an age of the table is its own": (
-        {"who": ["a"] * 5, "glucose": ["1"] * 5, "glucose_age": ["3"] * 5},
-        [[1, 3]] * 5,
-    ),
-    "nobody is no person": (
-        {"who": ["", "", "a", "", "a"], "glucose": ["", "5", "7", "3", ""]},
-        [[nan, nan], [nan, nan], [7, 0], [nan, nan], [7, 6]],
-    ),
-}
-
-
-@pytest.mark.parametrize("what", CARRIED)
-def test_empty_cells_are_carried_and_their_ages_computed_where_asked(
-    project: Path, what: str
-) -> None:
-    """An age is at most the highest of the public range."""
-    changes, expected = CARRIED[what]
-    within = {"observation_range": (torch.zeros(3), torch.tensor([30.0, 6.0, 1.0]))}
-    aged = loaded(Path("aged"), discrete=True, names=(AGES, ("up", "down")), **within)
-    given = table({"time": DAY, "ward": ["1"] * 5, **changes}, "in.csv")
-    carry = Carry(("who",), "time", "hours")
-    filled = carry.fill(read_table(given), aged, given)
-    np.testing.assert_array_equal(observations_of(filled, aged, given)[:, :2], expected)
-    words = ["predict", "--policy", "aged", "--against-advice", "--observations", str(given)]
-    abstained = int(np.isnan(expected)[:, 0].sum())
-    carried = ["--carry-by", "who", "--carry-at", "time", "--age-unit", "hours"]
-    assert main([*words, "--out", str(OUT), *carried]) == 0
-    assert sum(row["abstained"] for row in read()) == abstained
-    refused(aged, given, "column 'ward': found no times", carry=Carry(("who",), "ward"))
-    hours = [f"{each}+0{1 + (place > 2)}:00" for place, each in enumerate(DAY)]  # summer time ends
-    zoned = table({"time": hours, "ward": ["1"] * 5, **changes}, "zoned.csv")
-    assert carry.fill(read_table(zoned), aged, zoned).num_rows == 5
-    mixed = table({"time": [hours[0], *DAY[1:]], "ward": ["1"] * 5, **changes}, "mixed.csv")
-    refused(aged, mixed, "only some with a zone", carry=carry)
-    for lone in (["--carry-by", "who"], ["--age-unit", "hours"]):
-        assert main([*words, "--out", str(OUT), *lone]) == 1
-
-
-def test_nothing_is_carried_from_another_person_with_the_same_trajectory(project: Path) -> None:
-    """The twin: by the trajectory's column alone, it is."""
-    aged = loaded(Path("aged"), discrete=True, names=(AGES, ("up", "down")))
-    stays = {"who": ["a", "b"], "stay": ["1", "1"], "time": sorted(DAY)[:2]}
-    given = table(stays | {"glucose": ["5", ""], "ward": ["1", "1"]}, "in.csv")
-    for by, last in ((("who", "stay"), np.nan), (("stay",), 5.0)):
-        filled = Carry(by, "time", "hours").fill(read_table(given), aged, given)
-        found = observations_of(filled, aged, given)[:, 0]
-        np.testing.assert_array_equal(found, [5.0, last])
-    known = replace(aged, trajectory_columns=("who", "stay"))
-    for short, add in (("stay", "who"), ("who", "stay")):
-        refused(known, given, f"together: add --carry-by '{add}'", carry=Carry((short,), "time"))
-    bare = table({"stay": ["1", "1"], "time": sorted(DAY)[:2]} | {"glucose": ["5", ""]}, "bare.csv")
-    refused(known, bare, "together: add --carry-by 'who'", carry=Carry(("stay",), "time"))
-    big = {"who": [2**53, 2**53 + 1, None], "stay": [1] * 3, "time": sorted(DAY)[:3]}
-    whole = table(big | {"glucose": [5.0, None, None], "ward": ["1"] * 3}, "in.parquet")
-    filled = Carry(("who",), "time", "hours").fill(read_table(whole), aged, whole)
-    assert np.isnan(observations_of(filled, aged, whole)[1:, 0]).all()
-
-
 @pytest.mark.parametrize("twice", ["dose", "note"])
 def test_a_column_that_a_join_made_twice_is_named_if_it_is_used(policy: Policy, twice: str) -> None:
     columns = [*NAMED, twice]
@@ -176,46 +104,6 @@ def test_a_column_that_a_join_made_twice_is_named_if_it_is_used(policy: Policy, 
             refused(policy, Path(of), "column 'dose': found 2 times, allowed is once")
         else:
             assert predict(policy, Path(of), OUT)[0] == 1
-
-
-def test_ages_are_in_the_unit_of_the_log(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A policy of MEDS knows it; of another one a person has to say it, and is asked to check."""
-    named = {"names": (AGES, ("up", "down"))}
-    unknown = loaded(Path("unknown"), discrete=True, **named)
-    known = loaded(Path("known"), discrete=True, age_units={"glucose_age": "minutes"}, **named)
-    day = {"who": ["a"] * 2, "ward": ["1"] * 2, "time": ["2024-01-01 08:00", "2024-01-01 10:00"]}
-    given = table(day | {"glucose": ["5", ""]}, "in.csv")
-    hours = Carry(("who",), "time", "hours")
-    alone = Carry(("who",), "time")
-    for policy, carry, age in ((known, alone, 120), (unknown, hours, 2)):
-        filled = carry.fill(read_table(given), policy, given)
-        assert observations_of(filled, policy, given)[1, 1] == age
-        told = "glucose_age is given in hours; check it" in capsys.readouterr().err
-        assert told == (policy is unknown)
-    refused(known, given, "found 'hours', and the policy's glucose_age is in minutes", carry=hours)
-    refused(unknown, given, "--age-unit: not given; give the unit", carry=alone)
-
-
-@pytest.mark.parametrize(
-    ("times", "allowed"),
-    [
-        (["2024-10-27 02:50", "2024-10-27 02:25"], False),
-        (["2024-11-03 01:40", "2024-11-03 01:10"], False),
-        (["2024-10-27 02:50+02:00", "2024-10-27 02:25+01:00"], True),
-        (["2024-10-27 09:50", "2024-10-27 08:55"], True),
-        (["2024-07-27 02:50", "2024-07-27 02:25"], True),
-    ],
-)
-def test_an_hour_that_comes_twice_is_refused_without_a_zone(
-    project: Path, times: list[str], allowed: bool
-) -> None:
-    aged = loaded(Path("aged"), discrete=True, names=(AGES, ("up", "down")))
-    rows = {"who": ["a"] * 2, "ward": ["1"] * 2, "time": times, "glucose": ["5", ""]}
-    given, carry = table(rows, "in.csv"), Carry(("who",), "time", "hours")
-    if allowed:
-        assert carry.fill(read_table(given), aged, given).num_rows == 2
-    else:
-        refused(aged, given, "row 2: found a time before that of the row before", carry=carry)
 
 
 def test_of_a_clone_with_discrete_actions_probabilities_are_written(

@@ -1,7 +1,7 @@
 """``primorl predict`` and ``release``: uses of a policy."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -25,17 +25,6 @@ def predict(
         list[str] | None,
         option("COLUMN", "A column of the observations to carry over; may be repeated."),
     ] = None,
-    carry_by: Annotated[
-        list[str] | None,
-        option("COLUMN", "Fill empty cells by the same trajectory's; repeated for several."),
-    ] = None,
-    carry_at: Annotated[
-        str | None, option("COLUMN", "The times, by which ages of carried numbers are computed.")
-    ] = None,
-    age_unit: Annotated[
-        Literal["seconds", "minutes", "hours", "days"] | None,
-        option("UNIT", "Unit of ages, where the policy does not know it."),
-    ] = None,
 ) -> None:
     """Write a policy's actions for a table of observations, a row each, in the same order.
 
@@ -44,25 +33,14 @@ def predict(
           actions of the recommended policy; columns are found by their names
       primorl predict --policy out/v1/policy --observations log.csv --out new.csv --keep patient
           those of a released bundle, beside a column of the log
-      primorl predict --observations today.csv --out actions.csv \
-          --carry-by patient --carry-by stay --carry-at time --age-unit hours
-          an empty cell of `glucose` is the last one of the same patient's stay, and `glucose_age`
-          is computed
 
     A row with a missing value, no number, an undeclared category or a value far outside the public
     range gets no action: its column `abstained` is true. A clone of today's practice chooses none
     of several discrete actions: their probabilities are written.
     """
     from primorl.policy.loaded import choose, read_policy
-    from primorl.use import Carry, predict
+    from primorl.use import predict
 
-    if bool(carry_by) != (carry_at is not None) or (age_unit and not carry_by):
-        raise PipelineError(
-            "--carry-by, --carry-at: found one, or --age-unit alone; give both, or none of them"
-        )
-    carry = None
-    if carry_by and carry_at:
-        carry = Carry(tuple(carry_by), carry_at, age_unit)
     folder = choose(policy, against_advice=against_advice)
     loaded = read_policy(folder)
     if folder.resolve().parent == MODELS.resolve():
@@ -70,7 +48,7 @@ def predict(
         from primorl.commands.runs import warn_of_newer_data
 
         warn_of_newer_data(Status(), folder)
-    rows, abstained = predict(loaded, observations, out, keep=keep or (), carry=carry)
+    rows, abstained = predict(loaded, observations, out, keep=keep or ())
     print(f"{out}: {rows} rows, actions of {folder}")
     say(f"abstained: {abstained} of {rows} rows{', which have no action' * bool(abstained)}")
 

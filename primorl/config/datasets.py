@@ -146,21 +146,7 @@ class CsvFormat(Block):
     decimal_point: Literal[".", ","] = "."
 
 
-class SourceOptions(Block):
-    """What a source's own keys say about tables of observations, for ``primorl predict``."""
-
-    @property
-    def trajectory_columns(self) -> tuple[str, ...]:
-        """Columns that name a trajectory together; empty: the source is no table."""
-        return ()
-
-    @property
-    def age_units(self) -> dict[str, records.TimeUnit]:
-        """Units of observed ages, by their names, where the source makes them."""
-        return {}
-
-
-class TabularOptions(SourceOptions):
+class TabularOptions(Block):
     """``source: tabular``: logs in Parquet or CSV, their columns mapped to transitions.
 
     Attributes:
@@ -175,14 +161,6 @@ class TabularOptions(SourceOptions):
     end: Literal["flags", "last_row", "observed", "outcome"]
     sorted: bool = False
     beyond_bounds: Literal["refuse", "clip"] = "refuse"
-
-    @property
-    def trajectory_columns(self) -> tuple[str, ...]:
-        """The person's column beside the trajectory's, where ids of trajectories need it."""
-        columns = self.columns
-        if columns.unit is None or self.trajectory_ids == "global":
-            return (columns.trajectory,)
-        return (columns.unit, columns.trajectory)
 
     def __post_init__(self) -> None:
         if self.trajectory_ids == "per_unit" and self.columns.unit is None:
@@ -373,7 +351,7 @@ MedsReward = Annotated[MedsEventReward | MedsRangeReward, reading.OneOf()]
 _MEDS_COLUMNS = ("subject_id", "trajectory", "time", "reward", "terminated")
 
 
-class MedsOptions(SourceOptions):
+class MedsOptions(Block):
     """``source: meds``: a folder in the Medical Event Data Standard.
 
     Attributes:
@@ -396,12 +374,6 @@ class MedsOptions(SourceOptions):
     action: Annotated[tuple[MedsDose, ...], Field(min_length=1, max_length=10_000)]
     reward: Annotated[tuple[MedsReward, ...], Field(min_length=1, max_length=1000)]
 
-    @property
-    def age_units(self) -> dict[str, records.TimeUnit]:
-        """Those of the last numbers of codes."""
-        values = [each for each in self.observation if isinstance(each, MedsValue)]
-        return {f"{each.name}_age": each.unit for each in values if each.age}
-
     def __post_init__(self) -> None:
         values = [entry.name for entry in self.observation if isinstance(entry, MedsValue)]
         names = [name for entry in self.observation for name, _, _ in entry.dimensions]
@@ -419,7 +391,7 @@ T = TypeVar("T")
 MINARI_ID = r"^[-\w][-\w/]*-v[0-9]+$"
 
 
-class ReplayOptions(SourceOptions):
+class ReplayOptions(Block):
     """``source: replay``: behaviour policies' whole training, recorded."""
 
     algorithm: Literal["ddpg", "td3", "sac", "dqn"]
@@ -441,7 +413,7 @@ class ReplayOptions(SourceOptions):
 MinariId = Annotated[str, Field(pattern=MINARI_ID, max_length=200)]
 
 
-class MinariOptions(SourceOptions):
+class MinariOptions(Block):
     """``source: minari``: datasets under ``root`` (null: Minari's own folder); ``remote`` allows to
     fetch them.
     """
@@ -455,7 +427,7 @@ class MinariOptions(SourceOptions):
     ]
 
 
-class D4rlOptions(SourceOptions):
+class D4rlOptions(Block):
     """``source: d4rl``: an HDF5 file in D4RL's layout, by path or by D4RL's name."""
 
     file: reading.InnerPath | None = None

@@ -4,7 +4,7 @@ The block ``policy`` of ``params.yaml`` inherits them; loading this module needs
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -143,10 +143,6 @@ class PolicyConfig(records.FileRecord):
     """
     action_names: tuple[records.Line, ...] | None = None
     """Names of the action's dimensions or of the actions."""
-    trajectory_columns: tuple[records.Line, ...] = ()
-    """Columns of the log that name a trajectory together; empty: it is no table."""
-    age_units: dict[records.Line, records.TimeUnit] = field(default_factory=dict)
-    """Units of the ages among the observation's dimensions, by name, as far as they are known."""
     observation_low: tuple[float, ...] | None = None
     """Public range of observations: the model's bounds."""
     observation_high: tuple[float, ...] | None = None

@@ -27,7 +27,7 @@ from primorl.base.files import (
     file_sha256,
     read_json,
 )
-from primorl.base.records import TimeUnit, printable
+from primorl.base.records import printable
 from primorl.policy.config import FILE as CONFIG
 from primorl.policy.config import GET_POLICY, PolicyConfig
 
@@ -78,8 +78,6 @@ class Policy:
         observation_names: names of the S dimensions, in the order that `act` takes them; empty if
             unknown.
         action_names: names of the A dimensions or discrete actions; empty if unknown.
-        trajectory_columns: of the log, which name a trajectory together; empty if unknown.
-        age_units: of dimensions that are ages, by name, where they are known.
         categories: dimensions of which exactly one is 1 and all others 0, such as ``meal=none`` and
             ``meal=snack``.
     """
@@ -96,8 +94,6 @@ class Policy:
     observation_names: tuple[str, ...]
     action_names: tuple[str, ...]
     categories: tuple[range, ...] = ()
-    trajectory_columns: tuple[str, ...] = ()
-    age_units: Mapping[str, TimeUnit] = field(default_factory=dict)
 
     @property
     def observation_size(self) -> int:
@@ -323,8 +319,6 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
             observation_names=config.observation_names or (),
             action_names=config.action_names or (),
             categories=tuple(range(first, first + size) for first, size in config.one_hot or ()),
-            trajectory_columns=config.trajectory_columns,
-            age_units=config.age_units,
         )
     except FileNotFoundError:
         raise PipelineError(f"{path}: not there; {GET_POLICY}") from None

@@ -2,8 +2,8 @@
 statement.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from primorl.base import PipelineError
 from primorl.base.files import file_sha256, replaced_directory
-from primorl.base.records import TimeUnit
 from primorl.base.reporting import StageLog, progress_bar
 from primorl.model.architecture import ModelConfig, Variant
 from primorl.model.ensemble import GaussianEnsemble
@@ -49,8 +48,7 @@ class ReleasedModel:
     """Facts that ``train_model`` states of its model.
 
     ``environment`` is None if there is no simulator, ``names`` if the data do not name dimensions
-    and actions. ``ends`` says how rollouts end; None: as the model says. ``trajectory_columns``
-    name a trajectory of the log together, ``age_units`` are those of ages, by their names.
+    and actions. ``ends`` says how rollouts end; None: as the model says.
     """
 
     variant: Variant
@@ -60,8 +58,6 @@ class ReleasedModel:
     model_sha256: str | None = None
     ends: Ends = None
     one_hot: OneHot = ()
-    trajectory_columns: tuple[str, ...] = ()
-    age_units: Mapping[str, TimeUnit] = field(default_factory=dict)
 
     def with_clone(self, folder: Path) -> "ReleasedModel":
         """Return the same with the statement of both, model and clone, for policies that are made
@@ -315,8 +311,6 @@ def write(
                 seeds=seeds if len(seeds) > 1 and folder == fresh else None,
                 names=released.names,
                 one_hot=released.one_hot or None,
-                trajectory_columns=released.trajectory_columns,
-                age_units=dict(released.age_units),
                 observation_range=ends,
                 model_sha256=released.model_sha256,
                 ends=released.ends,
