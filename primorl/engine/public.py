@@ -46,13 +46,10 @@ class PublicEvaluation:
     Attributes:
         round: rounds (or epochs) so far.
         loss: mean negative log-likelihood of the standardised targets.
-        error: mean squared error of the members' mean prediction, one number a target
-            (`Architecture.columns`), in units of the target's public variance.
     """
 
     round: int
     loss: float
-    error: tuple[float, ...]
 
 
 class PublicEvaluator:
@@ -71,17 +68,11 @@ class PublicEvaluator:
         self._network = network
         self._inputs = normaliser.inputs(inputs[::stride])
         self._targets = normaliser.targets(targets[::stride])
-        variance = self._targets.var(dim=0)
-        self._variance = torch.where(variance > 0, variance, torch.ones_like(variance))
 
-    @torch.no_grad()
     def __call__(self, weights: Weights, after: int) -> PublicEvaluation:
         """Evaluate ``weights`` after ``after`` rounds (or epochs)."""
-        losses, predicted = self._losses(weights)
-        error = (predicted.mean(0) - self._targets).square().mean(0) / self._variance
-        return PublicEvaluation(after, float(losses.mean()), tuple(error.tolist()))
+        return PublicEvaluation(after, self._mean_loss(weights))
 
-    @torch.no_grad()
     def compare(
         self, initial: Weights, final: Weights, public_alone: Weights | None
     ) -> PublicLosses:
@@ -95,12 +86,10 @@ class PublicEvaluator:
             public_alone=None if public_alone is None else self._mean_loss(public_alone),
         )
 
+    @torch.no_grad()
     def _mean_loss(self, weights: Weights) -> float:
-        return float(self._losses(weights)[0].mean())
-
-    def _losses(self, weights: Weights) -> tuple[Tensor, Tensor]:
         inputs = self._inputs.expand(self._network.members, -1, -1)
-        return losses_of_rows(self._network, weights, inputs, self._targets)
+        return float(losses_of_rows(self._network, weights, inputs, self._targets).mean())
 
 
 def constant_loss(network: Network, targets: Tensor) -> float:
@@ -130,8 +119,8 @@ def _entropy(shares: Tensor) -> float:
 
 def losses_of_rows(
     network: Network, weights: Weights, inputs: Tensor, targets: Tensor, beta_nll: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Compute the loss on every row, and the prediction.
+) -> Tensor:
+    """Compute the loss on every row.
 
     Of an ensemble see `row_losses`. A clone's loss is the negative log-likelihood of the action,
     for a Gaussian without its constant.
@@ -144,18 +133,16 @@ def losses_of_rows(
         beta_nll: β of an ensemble's loss.
 
     Returns:
-        Losses ``[N, B]``, and means or probabilities ``[N, B, columns]``.
+        Losses ``[N, B]``.
     """
     if not isinstance(network, CloneNetwork):
         return row_losses(network, weights, inputs, targets, beta_nll)
     output = outputs(weights, inputs, relu)
     if network.discrete_actions:
-        logs = output.log_softmax(-1)
-        return -(logs * targets).sum(-1), logs.exp()
+        return -(output.log_softmax(-1) * targets).sum(-1)
     mean, raw = output.chunk(2, dim=-1)
-    mean = mean.tanh()
     log_variance = bound_softly(raw, network.log_variance_low, network.log_variance_high)
-    return negative_log_likelihood(mean, log_variance, targets), mean
+    return negative_log_likelihood(mean.tanh(), log_variance, targets)
 
 
 def train_pooled(
@@ -197,7 +184,7 @@ def train_pooled(
         for _ in range(max(1, min(len(inputs), pooled.epoch_rows) // pooled.batch_size)):
             size = (network.members, pooled.batch_size)
             chosen = torch.randint(len(inputs), size, generator=generator)
-            losses, _ = losses_of_rows(network, weights, inputs[chosen], targets[chosen], beta_nll)
+            losses = losses_of_rows(network, weights, inputs[chosen], targets[chosen], beta_nll)
             torch._foreach_zero_(gradients)
             losses.mean(1).sum().backward()
             optimiser.step()

@@ -159,8 +159,8 @@ def row_losses(
     inputs: Tensor,
     targets: Tensor,
     beta_nll: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Compute every member's loss on every row, and its prediction.
+) -> Tensor:
+    """Compute every member's loss on every row.
 
     The loss is the Gaussian's `negative_log_likelihood`, plus the flag's cross-entropy (of linear
     heads its square) if terminations are learned.
@@ -173,21 +173,18 @@ def row_losses(
         beta_nll: β of the loss that is trained on; losses that are reported have 0.
 
     Returns:
-        Losses ``[N, B]``; means, and probabilities of a termination where those are learned: ``[N,
-        B, columns]``.
+        Losses ``[N, B]``.
     """
     output = outputs(weights, inputs)
     mean, log_variance = gaussian(shape, output)
     known = targets[..., : shape.targets]
     loss = negative_log_likelihood(mean, log_variance, known, beta_nll)
     if not shape.learned_termination:
-        return loss, mean
+        return loss
     if shape.features is not None:
-        loss = loss + 0.5 * (output[..., -1] - targets[..., -1]).square()
-        return loss, torch.cat((mean, output[..., -1:]), dim=-1)
+        return loss + 0.5 * (output[..., -1] - targets[..., -1]).square()
     logit = TERMINATION_GAIN * output[..., -1]
-    loss = loss + softplus(logit) - logit * targets[..., -1]
-    return loss, torch.cat((mean, torch.sigmoid(logit).unsqueeze(-1)), dim=-1)
+    return loss + softplus(logit) - logit * targets[..., -1]
 
 
 def end_probability(shape: Architecture, output: Tensor) -> Tensor:

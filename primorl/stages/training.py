@@ -188,7 +188,7 @@ def train_for(
     of_model = (*spaces.observation_names, "reward", "termination")
     names = spaces.action_names if isinstance(setup, CloningSetup) else of_model
     with (
-        training_report(log, setup.mechanism.rounds, names, stage, paid.state.started) as report,
+        training_report(log, setup.mechanism.rounds, stage, paid.state.started) as report,
         Processes() if several else nullcontext() as group,
     ):
         rows = None
@@ -289,15 +289,12 @@ def refuse_diverged(setup: TrainingSetup, trained: Trained) -> None:
 
 
 @contextmanager
-def training_report(
-    log: StageLog, rounds: int, names: Sequence[str], stage: str, started: int
-) -> Iterator[OnRound]:
+def training_report(log: StageLog, rounds: int, stage: str, started: int) -> Iterator[OnRound]:
     """Report every round of a training: a progress bar, and public losses for MLflow.
 
     Args:
         log: gets the losses.
         rounds: of the training.
-        names: of the columns of a target row; those that it lacks stand last.
         stage: name of the stage.
         started: rounds that an earlier run began.
 
@@ -312,8 +309,6 @@ def training_report(
             if evaluation is None:
                 return
             log.metric("public_loss", evaluation.loss, evaluation.round)
-            for name, error in zip(names, evaluation.error, strict=False):
-                log.metric(f"public_error.{name}", error, evaluation.round)
             bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
 
         yield on_round
