@@ -11,7 +11,6 @@ from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pandas as pd
 from ruamel.yaml import YAML
@@ -32,7 +31,7 @@ from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.statement import Statement
 from primorl.report.page import Spending, read_facts, write_page
 from primorl.run import VerifiedRun
-from primorl.tracking import results, viewer
+from primorl.tracking import results
 from primorl.work.bill import UNKNOWN, Bill
 from primorl.work.data import budget_of, read_ledger, read_version
 from primorl.work.resolve import preview
@@ -291,19 +290,9 @@ def write_report(params: Params, target: Path) -> None:
         raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
     status = Status()
     facts = read_facts(params, spending=_spending(params), allow_newer_data=True)
-    newer = data_changed(status)
-    link = os.path.relpath(files.PRIVATE_EVALUATION, target.parent)
-    facts = replace(facts, mlflow=_where(params), link=link, newer_data=newer)
+    facts = replace(facts, newer_data=data_changed(status))
     with replaced_file(target) as fresh:
         fresh.write_text(write_page(facts), encoding="utf-8")
-
-
-def _where(params: Params) -> str:
-    """Say where the runs are found, without credentials."""
-    if command := viewer(params):
-        return f"`{command}` shows MLflow."
-    host = urlsplit(params.tracking.uri or "").hostname
-    return f"MLflow's store is {host or 'the one that tracking.uri in params.yaml names'}."
 
 
 def _spending(params: Params) -> Spending | None:

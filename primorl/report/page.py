@@ -13,7 +13,7 @@ from typing import Any
 
 import primorl
 from primorl.base import PipelineError
-from primorl.base.files import MODEL, PARAMS, PRIVATE_EVALUATION, SUMMARY
+from primorl.base.files import MODEL, PARAMS, SUMMARY
 from primorl.config.params import Params
 from primorl.evaluate import wording
 from primorl.evaluate.private.results import Verdict
@@ -57,13 +57,11 @@ class Facts:
         counted: the results that the bounds on attacks count, in words: this run's, or all in the
             ledger.
         spending: of the ledger, if it was asked for.
-        mlflow: where the run is found.
         policy: content of ``config.json`` of the policy.
         model: likewise of the model.
         declared: texts that people declared for the card, by key.
         discount: of the private units' answers.
         day: of the report.
-        link: from the page to the file with all answers.
         newer_data: whether people joined, left or withdrew since the run.
         conduct: what the policy does beside today's practice.
     """
@@ -74,13 +72,11 @@ class Facts:
     released: Mapping[str, Any]
     counted: str
     spending: Spending | None = None
-    mlflow: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, Any] = field(default_factory=dict)
     discount: float = 1.0
     day: date = field(default_factory=date.today)
-    link: str = f"../{PRIVATE_EVALUATION}"
     newer_data: bool = False
     conduct: Mapping[str, Any] | None = None
 
