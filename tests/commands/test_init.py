@@ -28,8 +28,7 @@ from primorl.commands import main as cli
 from primorl.config.params import load
 from primorl.data.storage.rows import PartReader
 from tests.commands.conftest import Call
-from tests.data.builders import create
-from tests.data.sources.minari_builders import box_episode, box_spaces
+from tests.data.builders import PENDULUM, create, episode
 from tests.projects import ROOT
 
 HEADER = "when,who,visit,glucose,ward,dose,reward\n"
@@ -270,7 +269,7 @@ def test_a_dataset_of_minari_is_an_entry_in_one_step(
     spec, (environment, horizon, rule) = SPECS[dataset_id]
     (folder / "minari").mkdir()
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
-    path = create(folder / "minari", dataset_id, [box_episode(3, 0)], **box_spaces())
+    path = create(folder / "minari", dataset_id, [episode(3, 0)], **PENDULUM)
     path /= "metadata.json"
     about = json.loads(path.read_text()) | {"ref_min_score": -1.0, "ref_max_score": 2.0}
     write_json(path, about | ({"env_spec": json.dumps(spec)} if spec else {}))
@@ -293,7 +292,7 @@ def test_a_dataset_of_minari_that_is_not_here_is_fetched_and_collect_finds_it(
 
     def fetch(dataset_id: str) -> None:
         mine = Path(os.environ["MINARI_DATASETS_PATH"])
-        path = create(mine, dataset_id, [box_episode(3, 0)], **box_spaces()) / "metadata.json"
+        path = create(mine, dataset_id, [episode(3, 0)], **PENDULUM) / "metadata.json"
         spec = json.dumps({"id": "Door-v1", "max_episode_steps": 100})
         write_json(path, json.loads(path.read_text()) | {"env_spec": spec})
 

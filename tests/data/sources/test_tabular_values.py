@@ -156,13 +156,6 @@ def test_damaged_files(project: Path) -> None:
     assert re.search(r"log\.csv\.gz: .*truncated", refusal(entry()))
 
 
-def test_a_later_file_without_a_column_is_named(project: Path) -> None:
-    write(rows()[:3])
-    later = pa.Table.from_pylist(rows()[3:]).drop_columns("gain")
-    write(later, "log/part-1.parquet")
-    assert "part-1.parquet: column 'gain'" in refusal(entry())
-
-
 START = HEADER.encode() + b"2,0,0,1,A,0.5,1,0,0\n"
 NOTE = HEADER.encode().replace(b"\n", b',note\n2,0,0,1,A,0.5,1,0,0,"%b"\n')
 BAD_CSV: dict[str, tuple[bytes, str]] = {
@@ -182,7 +175,6 @@ BAD_CSV: dict[str, tuple[bytes, str]] = {
     "UTF-16": (START.decode().encode("utf-16"), "line 1: found what is not UTF-8"),
     "an e-mail's Latin-1": (START.replace(b"A", b"\xc4"), "line 2: found what is not UTF-8"),
     "NULs before an id": (START + b"\0\0\0" + START.splitlines()[1], "line 3: found NUL bytes"),
-    "a line of NULs": (START + b"\0" * 99 + b"\n", "line 3: found NUL bytes"),
     "space that was reserved": (START + b"\0" * 99, "line 3: found NUL bytes"),
     "a total": (START + b"Total,,,,,,9,,\n", "row 2: column 'visit': found a missing id"),
     "yes": (START.replace(b"0,0\n", b"No,No\n"), "column 'died': .*allowed: truth values, or 0"),
