@@ -243,8 +243,6 @@ TWICE = {"column": "ward", "categories": ["A", "A"]}
         ({"action": {"columns": ["dose"], "low": [0.0], "high": None}}, {}, "both"),
         ({}, {"environment": "Pendulum-v1"}, "environment"),
         ({"observation": ["dose"]}, {}, "found 'dose', the person, or what a row's action is"),
-        ({"observation": ["x", "gain"]}, {}, "found 'gain', the person, or what"),
-        ({"observation": ["user"]}, {}, "found 'user', the person"),
         ({"observation": ["x", {"column": "died", "categories": [0, 1]}]}, {}, "found 'died'"),
     ],
 )

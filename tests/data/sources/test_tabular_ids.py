@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from primorl.base import PipelineError
 from tests.data.sources.tabular_builders import (
     EXPECTED,
     HEADER,
@@ -60,27 +59,45 @@ def test_trajectories_that_are_units_of_their_own(project: Path) -> None:
 
 SPELLINGS = [
     *("4217|4217.0", "P421|P421 ", "Ren\u00e9|Rene\u0301", "0123456789012|123456789012"),
-    *("P421|\ufeffP421", "A Lee|A  Lee", "3e3|3000", "1.5E3|1500"),
+    *("v1| v1", "P421|\ufeffP421", "A Lee|A  Lee", "3e3|3000", "1.5E3|1500"),
+    *("P-421|P\u2011421", "P-421|P\u2212421"),
+]
+OF_PEOPLE = [
     "5C1D6E2A-0b1c-4f3e-9a77-0123456789ab|5c1d6e2a-0b1c-4f3e-9a77-0123456789ab",
     "5c1d6e2a0b1c4f3e9a770123456789ab|5c1d6e2a-0b1c-4f3e-9a77-0123456789ab",
     "{5c1d6e2a-0b1c-4f3e-9a77-0123456789ab}|5c1d6e2a-0b1c-4f3e-9a77-0123456789ab",
-    *('=""0421""|0421', "'0421|421", "(P421)|P421", "P-421|P\u2011421", "P-421|P\u2212421"),
+    *('=""0421""|0421', "'0421|421", "(P421)|P421"),
 ]
+OF = [("units", each) for each in SPELLINGS + OF_PEOPLE]
+OF += [("trajectories", each) for each in SPELLINGS]
 
 
-@pytest.mark.parametrize("spellings", SPELLINGS)
-def test_one_person_in_two_spellings_is_not_two_units(project: Path, spellings: str) -> None:
-    """Neither where one of them withdrew: the other would stay."""
-    two = spellings.split("|")
-    for number, user in enumerate(two):
-        text(f'{HEADER}"{user}",{number},0,1.0,A,0.5,1.0,true,false\n', f"log/{number}.csv")
+def write_two(of: str, ids: str, users: tuple[int, int] = (7, 7)) -> None:
+    """A file for each of two ids ``one|other`` of units, or of trajectories of these users."""
+    for number, name in enumerate(ids.split("|")):
+        user, visit = (name, number) if of == "units" else (users[number], name)
+        line = f'"{user}","{visit}",0,{number}.0,A,0.5,1.0,true,false\n'
+        text(HEADER + line, f"log/{number}.csv")
+
+
+@pytest.mark.parametrize(("of", "spellings"), OF)
+def test_one_id_in_two_spellings_is_not_two(project: Path, spellings: str, of: str) -> None:
+    """Neither where one of them withdrew: the other would stay. Twin: trajectories of two
+    people.
+    """
+    first = spellings.partition("|")[0]
     gone = Path("data/withdrawals/gone.txt")
     gone.parent.mkdir(parents=True)
-    gone.write_text(f"{two[0]}\n", encoding="utf-8")
+    gone.write_text(f"{first if of == 'units' else 7}\n", encoding="utf-8")
+    write_two(of, spellings)
     for ingestion in ({}, {"exclude_units": str(gone)}):
-        with pytest.raises(PipelineError, match="in blanks, quotes, brackets") as refused:
-            run(entry(sorted=False, ingestion={"duplicates": "allow"} | ingestion))
-        assert two[0] not in str(refused.value)
+        said = refusal(entry(sorted=False, ingestion={"duplicates": "allow"} | ingestion))
+        assert f"found ids of {of} (1) that differ" in said
+        assert "in blanks, quotes, brackets" in said
+        assert first not in said
+    if of == "trajectories":
+        write_two(of, spellings, (2, 10))
+        assert len(run(entry(sorted=False))) == 2
 
 
 def test_other_ids_are_other_people(project: Path) -> None:
@@ -108,9 +125,7 @@ def test_ids_that_differ_by_case_alone_are_counted_and_warned_of(
 ) -> None:
     """They are not refused: case tells some people apart."""
     ids, count = CASES[which]
-    for number, name in enumerate(ids.split("|")):
-        user, visit = (name, number) if of == "units" else (7, name)
-        text(f"{HEADER}{user},{visit},0,{number}.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
+    write_two(of, ids)
     assert len(run(entry(sorted=False))) == 2
     said = capsys.readouterr().err
     assert (f"found ids of {of} ({count}) that differ from another one by case alone" in said) is (
@@ -171,20 +186,6 @@ def test_ids_that_different_people_may_share_are_refused(
             ids = {"user": "unit_id", "visit": "trajectory_id"}[column]
             assert any(str(shared) in each for each in run(names)[ids].to_pylist())
         shutil.rmtree("log")
-
-
-@pytest.mark.parametrize("spellings", ["1|1.0", "v1| v1", "1e3|1000", "7.0|7"])
-def test_one_trajectory_in_two_spellings_is_not_two(project: Path, spellings: str) -> None:
-    """As where pandas read one file's numbers with a missing one. Twin: of two people."""
-    for users in ((2, 2), (2, 10)):
-        for part, (user, visit) in enumerate(zip(users, spellings.split("|"), strict=True)):
-            lines = [f"{user},{visit},{9 * part + n},1,A,0.5,1,0,0\n" for n in range(2)]
-            text(HEADER + "".join(lines), f"log/{part}.csv")
-        dataset = entry({"terminated": None, "truncated": None}, sorted=False, end="last_row")
-        if users == (2, 2):
-            assert "found ids of trajectories (1) that differ" in refusal(dataset)
-        else:
-            assert len(run(dataset)) == 2
 
 
 def test_numbers_of_nanoseconds_may_have_no_sign(project: Path) -> None:
