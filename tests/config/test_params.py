@@ -369,7 +369,6 @@ def test_only_what_nobody_gives_is_left_to_a_rule_and_a_rule_touches_nothing_els
 def test_a_mistake_in_a_recipe_is_named_where_it_stands() -> None:
     raw = with_keys(privacy__target_epsilon=1.0)
     wrong: tuple[tuple[Any, str], ...] = (
-        ({"dynamics": {"hiden": [7]}}, "recipe.dynamics.hiden: unknown key"),
         ({"policy": {"horizon": "auto"}}, "recipe.policy.horizon: found 'auto'"),
         ({"privacy": {"budget": {"epsilon": 3}}}, "recipe.privacy.budget.epsilon: all runs"),
         ({"dynamics": {"variant": "no_privacy"}}, "recipe.dynamics.variant: whether a run"),

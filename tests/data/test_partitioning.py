@@ -176,10 +176,6 @@ def ingested(project: Path, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
     return rows
 
 
-def is_public(unit: str, public_fraction: float) -> bool:
-    return bool(draw_public(pa.array([unit]), public_fraction)[0])
-
-
 def run(public_fraction: float = 0.4) -> Manifest:
     return partition(Path("trajectories"), Path("partitions"), public_fraction=public_fraction)
 
@@ -192,7 +188,7 @@ def read(folder: str) -> pa.Table:
 
 def test_the_partitions_are_disjoint_and_together_everything(ingested: pa.Table) -> None:
     manifest = run()
-    public = pa.array([is_public(unit, 0.4) for unit in ingested["unit_id"].to_pylist()])
+    public = pa.array(draw_public(ingested["unit_id"].combine_chunks(), 0.4))
     assert read("partitions/public").equals(ingested.filter(public))
     assert read("partitions/private").equals(ingested.filter(pc.invert(public)))
     assert manifest.public_units == pc.count_distinct(ingested.filter(public)["unit_id"]).as_py()

@@ -130,16 +130,13 @@ def test_a_later_file_may_come_first(project: Path) -> None:
 
 
 def test_files_that_are_none(project: Path) -> None:
+    """A name that looks like a pattern may be a file's, as browsers name a second download."""
     Path("empty").mkdir()
     for files in ("nowhere", "nowhere/*.csv", "empty"):
         assert f"log.yaml: options.files: found no file at {files!r}" in refusal(entry(files=files))
     write(rows())
     text("{}", "log/part.json")
     assert "log/part.json: found a name" in refusal(entry(files="log/*"))
-
-
-def test_a_name_that_looks_like_a_pattern_may_be_a_files(project: Path) -> None:
-    """As browsers name a second download."""
     write(rows(), "log/log[1].parquet")
     assert len(run(entry(files="log/log[1].parquet"))) == 6
 

@@ -208,30 +208,23 @@ def test_whole_numbers_of_any_size_are_an_order(project: Path, first: int, step:
             assert "row 2: found an order that is not after" in refusal(entry())
 
 
-UTC, BERLIN = pa.timestamp("us", "UTC"), pa.timestamp("ns", "Europe/Berlin")
-
-
-@pytest.mark.parametrize(
-    ("kinds", "ordered"),
-    [
-        ((UTC, pa.timestamp("us")), False),
-        ((UTC, BERLIN), True),
-        ((pa.date32(), pa.timestamp("us")), True),
-    ],
-)
-def test_times_with_and_without_a_zone_have_no_order(
-    project: Path, kinds: tuple[pa.DataType, pa.DataType], ordered: bool
-) -> None:
-    for part, kind in enumerate(kinds):
-        times = pa.array([86_400 * (each["time"] + 1 + part) for each in rows()], pa.int64())
-        content = pa.Table.from_pylist([each | {"visit": part} for each in rows()])
-        times = times.cast(pa.timestamp("s")).cast(kind)
-        write(content.set_column(2, "time", times), f"log/{part}.parquet")
+def test_times_with_and_without_a_zone_have_no_order(project: Path) -> None:
+    """Twins: of two zones, and of days and times."""
+    plain, utc = pa.timestamp("us"), pa.timestamp("us", "UTC")
     dataset = entry(NO_FLAGS, sorted=False, end="last_row")
-    if ordered:
+
+    def write_parts(*kinds: pa.DataType) -> None:
+        for part, kind in enumerate(kinds):
+            times = pa.array([86_400 * (each["time"] + 1 + part) for each in rows()], pa.int64())
+            content = pa.Table.from_pylist([each | {"visit": part} for each in rows()])
+            content = content.set_column(2, "time", times.cast(pa.timestamp("s")).cast(kind))
+            write(content, f"log/{part}.parquet")
+
+    write_parts(utc, plain)
+    assert "found times without a time zone" in refusal(dataset)
+    for kinds in ((utc, pa.timestamp("ns", "Europe/Berlin")), (pa.date32(), plain)):
+        write_parts(*kinds)
         assert len(run(dataset)) > 0
-    else:
-        assert "found times without a time zone" in refusal(dataset)
 
 
 def test_spark_writes_years_beyond_those_of_nanoseconds(project: Path) -> None:

@@ -38,11 +38,8 @@ from tests.data.sources.tabular_builders import (
 )
 
 
-def test_odd_csv(project: Path) -> None:
+def test_a_european_csv_that_is_compressed_is_read(project: Path) -> None:
     plain = write(rows(), "plain.csv").read_bytes()
-    flags = plain.replace(b"true", b"1").replace(b"false", b"0")
-    text(b"\xef\xbb\xbf" + flags.replace(b"\n", b"\r\n"))
-    arrives()
     european = re.sub(rb"(\d)\.(\d)", rb"\1,\2", plain.replace(b",", b";"))
     text(gzip.compress(european), "log/log.csv.gz")
     arrives(entry(csv={"delimiter": ";", "decimal_point": ","}))
@@ -65,12 +62,7 @@ def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(
         write(content)
         with pytest.raises(PipelineError, match=place):
             run(entry(columns, **BOUNDED))
-    written = run(entry(following, beyond_bounds="clip", **BOUNDED))
-    assert [first for first, *_ in written["next_observation"].to_pylist()] == [
-        4.5 if each["visit"] else 1 for each in rows()
-    ]
     write(rows())
-    capsys.readouterr()
     cut = run(entry(beyond_bounds="clip", **BOUNDED)).to_pylist()
     told = [each for each in capsys.readouterr().err.splitlines() if "beyond bounds" in each]
     assert [each.split(" were ")[0] for each in told] == [
@@ -278,6 +270,7 @@ WRITTEN: dict[str, Callable[[str], str]] = {
     "pandas with its index": lambda text: re.sub("^", lambda _: ",", text, flags=re.MULTILINE),
     "MySQL": lambda text: text.replace(",,", ",\\N,").replace(",,", ",\\N,"),
     "old Mac": lambda text: text.replace("\n", "\r"),
+    "Excel": lambda text: "\ufeff" + text.replace("\n", "\r\n"),
 }
 
 
