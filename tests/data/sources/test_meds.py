@@ -384,18 +384,6 @@ def test_a_death_outside_the_stay_that_it_ended_is_told(
     assert (said in capsys.readouterr().err) == late
 
 
-def test_an_age_is_the_time_since_a_birth(project: Path) -> None:
-    """Nobody's birth is known of the twin: the age is the highest."""
-    age = {"since": "age", "codes": ["MEDS_BIRTH"], "unit": "days", "most": 36500}
-    observed = {"observation": [*OBSERVED, age], "terminates": None, "reward": [IN_RANGE, MEALS]}
-    born = (7, -24.0 * 365, "MEDS_BIRTH", None)
-    for known, expected in (((born,), 365), ((), 36500)):
-        events = [*STAY, *known, (8, -1.0, "MEDS_BIRTH", None)]
-        write(sorted(events, key=lambda e: (e[0], -1e9 if e[1] is None else e[1])))
-        first = run(entry(observed, termination="none"))[0]["observation"]
-        assert round(first[-1]) == expected
-
-
 def test_what_cannot_be_meant_is_refused(project: Path) -> None:
     for events, says in (
         (STAY, "found 'MEDS_DEATH'"),
@@ -433,6 +421,9 @@ def observed(own: list[Any], options: dict[str, Any], begin: float, at: float) -
         some = [(t, x) for t, x in some if t is None or t < at or (t == at and not strict)]
         if "happened" in part:
             found.append(float(bool(some)))
+            continue
+        if "since" in part:
+            found.append(min([part["most"], *(at - t for t, _ in some)]))
             continue
         since = begin - (part["most"] if part.get("before") else 0)
         values = [(t, x) for t, x in some if t is not None and t >= since and x is not None]
@@ -526,7 +517,8 @@ def test_rows_are_those_of_a_plain_loop_over_events(seed: int, project: Path) ->
     horizon, most = (int(rng.integers(1, limit)) for limit in (8, 4))
     own = {"name": "dosed", "codes": ["INSULIN"], "low": 0, "high": 30, "most": 5}
     own |= {"first": 0} if seed % 2 else {}
-    options = OPTIONS | {"observation": [*OBSERVED[:3], own]}
+    fasting = {"since": "fasting", "codes": ["MEAL"], "unit": "hours", "most": 9}
+    options = OPTIONS | {"observation": [*OBSERVED[:3], own, fasting]}
     every = {"every": 3, "unit": "hours"}
     options["decision"] = every if seed % 3 else {"codes": ["INSULIN", "MEAL"]}
     of = "last" if seed % 4 > 1 else "sum"
