@@ -286,6 +286,10 @@ def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
     assert f"({SIGNATURE} was not verified: --key FILE" in capsys.readouterr().out
     _, stranger = write_key(tmp_path, "stranger")
     refused(signed, stranger, "not a signature of MANIFEST.json")
+    signature = (signed / SIGNATURE).read_bytes()
+    (signed / SIGNATURE).write_bytes(signature[:-1])
+    refused(signed, public, f"{SIGNATURE}: not a signature of")
+    (signed / SIGNATURE).write_bytes(signature)
     edit(signed / "evaluation.json", return_mean=0.0, return_ci95=[-1.0, 1.0])
     relist(signed)
     refused(signed, public, f"{SIGNATURE}: not a signature of {MANIFEST} by the key in")
