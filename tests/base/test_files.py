@@ -250,37 +250,28 @@ def test_a_record_comes_back_and_what_is_not_declared_is_refused_in_one_line(
         read_record(file, Whole)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"), [(None, 1), ("", 1), ("4", 4), ("x", None), ("-1", None)]
-)
-def test_numbers_of_the_environment_are_whole_or_named(
-    given: str | None, expected: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_the_environment_are_whole_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedulers set them, also empty."""
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    if given is not None:
+    for given, expected in (("", 1), ("4", 4)):
         monkeypatch.setenv("WORLD_SIZE", given)
-    if expected is not None:
         assert place_among_processes() == (0, expected)
-        return
-    with pytest.raises(PipelineError, match=f"WORLD_SIZE: found '{given}' in the environment"):
-        place_among_processes()
+    for given in ("x", "-1"):
+        monkeypatch.setenv("WORLD_SIZE", given)
+        says = f"WORLD_SIZE: found '{given}' in the environment"
+        with pytest.raises(PipelineError, match=says):
+            place_among_processes()
 
 
-@pytest.mark.parametrize(
-    ("said", "remedy"),
-    [
+def test_an_error_of_dvc_names_the_remedy() -> None:
+    for said, remedy in (
         ("'./dvc.lock' is invalid (possible merge conflicts).", "`git checkout HEAD -- dvc.lock`"),
         ("failed to run: python -m pipeline.train_model, exited with -9", "want of memory"),
         ("'dvc.lock' is busy, it is being blocked by", "a run of DVC is under way"),
-        ("anything else", ""),
-    ],
-)
-def test_an_error_of_dvc_names_the_remedy(said: str, remedy: str) -> None:
-    assert advise(said).startswith(said)
-    assert remedy in advise(said)
-    assert (advise(said) == said) == (remedy == "")
+    ):
+        assert advise(said).startswith(said)
+        assert remedy in advise(said)
+    assert advise("anything else") == "anything else"
 
 
 ANOTHER = {"params.yaml": {"dataset": "modified"}, "datasets/y.yaml": {"unit": "new"}}
@@ -355,9 +346,6 @@ def test_what_changed_and_what_is_gone_are_told() -> None:
     for lock in ("", "stages: {make: 3}", "["):
         Path("dvc.lock").write_text(lock)
         assert hint() is None, "DVC reports it"
-    many = ", ".join(f"{{path: {letter}}}" for letter in "abcde")
-    Path("dvc.lock").write_text(f"stages: {{make: {{outs: [{many}]}}}}")
-    assert hint() == "missing: a, b, c, 2 more; `dvc checkout` brings them back"
 
 
 @pytest.mark.usefixtures("with_dvc")
@@ -385,18 +373,11 @@ def test_what_dvc_says_of_a_kill_is_found_behind_a_bar(
 def test_a_project_in_a_folder_that_dvc_cannot_open_is_refused(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twin: any name in UTF-8."""
-    for name, fits in (("donnée \\x", True), (os.fsdecode(b"donn\xe9es"), False)):
-        folder = project / name / "project"
-        folder.mkdir(parents=True)
-        monkeypatch.chdir(folder)
-        if fits:
-            refuse_readable()
-        else:
-            with pytest.raises(
-                PipelineError, match=r"donn\\xe9es/project: found a name that is not"
-            ):
-                refuse_readable()
+    folder = project / os.fsdecode(b"donn\xe9es")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(PipelineError, match=r"donn\\xe9es: found a name that is not"):
+        refuse_readable()
 
 
 def test_a_warning_of_a_library_ends_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import pytest
 import primorl as package
 from pipeline import collect
 from primorl.base import PipelineError
-from primorl.base.reporting import StageLog, explained
+from primorl.base.reporting import StageLog
 from primorl.commands import plan_answer, runs
 from primorl.config import params
 from primorl.data.sources.log_paths import changed
@@ -51,6 +51,10 @@ def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch, primorl: Call) ->
         (PipelineError("privacy.delta: too large"), "error: privacy.delta: too large"),
         (FileNotFoundError(2, "No such file", "gone.parquet"), "error: gone.parquet: No such file"),
         (ModuleNotFoundError(name="dvc"), "error: plan: needs dvc, which is not installed"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", ".primorl/secret"),
+            "error: .primorl/secret: Permission denied; a project is its owner's: work in a clone",
+        ),
         (KeyboardInterrupt(), "error: interrupted"),
         (ValueError("PRIVATE-42"), "error: plan: unforeseen ValueError at test_main.py:"),
     ):
@@ -226,14 +230,6 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     assert changed(chosen.dataset, edited) is None, "of an edited entry DVC tells by itself"
     shutil.rmtree(files)
     assert changed(chosen.dataset, chosen.chosen) is None, "a log that was moved tells nothing"
-
-
-def test_what_is_wrong_with_the_place_is_told_with_its_remedy() -> None:
-    for number, file, says in (
-        (errno.EACCES, "/data/p/.primorl/secret", "work in a clone with the same ledger"),
-        (errno.EACCES, "/data/p/log.csv", "/data/p/log.csv: Permission denied"),
-    ):
-        assert says in explained("plan", OSError(number, os.strerror(number), file))
 
 
 def test_a_user_without_a_name_and_a_hidden_folder_are_told(

@@ -88,20 +88,6 @@ def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earl
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"
 
 
-def test_a_column_in_which_no_result_has_anything_is_not_shown(
-    primorl: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twin: a setting that differs has one."""
-    write_settings(project_settings())
-    unknown = dict.fromkeys(("low", "high", "units", "advice", "delta", "spent", "value"))
-    result = unknown | {"data": "x", "name": "a", "by": "nobody", "finished": "2026-11-30T10:00"}
-    for other, shown in (({}, False), ({"seed": 1}, True)):
-        found = [result | {"epsilon": 0.5, "given": given} for given in ({}, other)]
-        monkeypatch.setattr("primorl.tracking.results", lambda *_, kept=found, **__: kept)
-        head = primorl("runs")[1].splitlines()[0].split()
-        assert ("set" in head, "advice" in head, "result" in head) == (shown, False, True)
-
-
 MEASURED = {"return_low": -9.0, "return_high": 1.0, "epsilon_spent_on_dataset": 2.5}
 
 

@@ -20,6 +20,11 @@ from primorl.data.storage.schema import DatasetInfo, Spaces, Transitions
 
 T = TypeVar("T", bound=AnyDataset)
 SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
+SIDE = np.array([1, 1, 8], np.float32)
+PENDULUM: dict[str, Any] = {
+    "observation_space": Box(-SIDE, SIDE),
+    "action_space": Box(-2, 2, (1,), np.float32),
+}
 INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "learned", "refuse", "0" * 64)
 
 
@@ -62,10 +67,7 @@ def episodes(count: int) -> list[Episode]:
 
 def write_raw(root: Path, content: list[Episode]) -> Path:
     """A Minari dataset with that content; returns its HDF5 file."""
-    side = np.array([1, 1, 8], np.float32)
-    spaces: dict[str, Any] = {"observation_space": Box(-side, side)}
-    spaces["action_space"] = Box(-2, 2, (1,), np.float32)
-    return create(root, "small-v0", content, **spaces) / "main_data.hdf5"
+    return create(root, "small-v0", content, **PENDULUM) / "main_data.hdf5"
 
 
 def create(

@@ -25,7 +25,6 @@ from primorl.release.contents import (
 )
 
 Change = Callable[[Path], object]
-_REMOVED = object()
 
 
 def made(target: str = "out") -> Path:
@@ -63,21 +62,10 @@ def at(name: str, path: str | tuple[Any, ...], value: Any) -> Change:
         inner: Any = content
         for key in keys[:-1]:
             inner = inner[key]
-        if value is _REMOVED:
-            del inner[keys[-1]]
-        else:
-            inner[keys[-1]] = value(inner[keys[-1]]) if callable(value) else value
+        inner[keys[-1]] = value(inner[keys[-1]]) if callable(value) else value
         write_json(folder / name, content)
 
     return forge
-
-
-def without(name: str, path: str) -> Change:
-    return at(name, path, _REMOVED)
-
-
-def together(*changes: Change) -> Change:
-    return lambda folder: [change(folder) for change in changes]
 
 
 def relist(folder: Path) -> None:

@@ -1,14 +1,18 @@
-"""The bundle that may leave: its files, its signature, and what is refused at home."""
+"""The bundle that may leave: its files, its signature, and what is refused at home. Whatever was
+changed in a stranger's is found, and nothing in it runs.
+"""
 
+import pickle
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from pipeline import evaluate, optimize_policy, report, train_model
 from pipeline import partition as partition_stage
 from primorl.base import PipelineError
-from primorl.base.files import file_sha256, read_json
+from primorl.base.files import file_sha256, read_json, write_json
 from primorl.base.reporting import StageLog
 from primorl.commands import main as cli
 from primorl.config import params
@@ -35,15 +39,23 @@ from primorl.data.partitioning import partition
 from primorl.release import bundle
 from primorl.release.build import release
 from primorl.release.contents import CARD, DECLARED, LEDGER, MANIFEST, NEEDED, SIGNATURE
+from primorl.release.contents import MODEL as MODEL_FILES
+from primorl.release.contents import POLICY as POLICY_FILES
 from primorl.work.data import open_to_charge
 from tests.data.builders import snapshot
 from tests.release.bundles import (
+    Change,
+    at,
+    each_refused,
     edit,
     edit_statements,
     in_tensor,
+    leaves,
     made,
+    refusal,
     refused_at_home,
     relist,
+    renew_card,
     say_who,
 )
 from tests.release.conftest import SECRETS
@@ -274,12 +286,10 @@ def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
     assert f"({SIGNATURE} was not verified: --key FILE" in capsys.readouterr().out
     _, stranger = write_key(tmp_path, "stranger")
     refused(signed, stranger, "not a signature of MANIFEST.json")
-    own = (signed / SIGNATURE).read_bytes()
-    (signed / SIGNATURE).write_bytes(own[:-1])
+    signature = (signed / SIGNATURE).read_bytes()
+    (signed / SIGNATURE).write_bytes(signature[:-1])
     refused(signed, public, f"{SIGNATURE}: not a signature of")
-    shutil.rmtree(signed)
-    assert cli.main(["release", "out", "--sign", str(private)]) == 0
-    assert (signed / SIGNATURE).read_bytes() == own
+    (signed / SIGNATURE).write_bytes(signature)
     edit(signed / "evaluation.json", return_mean=0.0, return_ci95=[-1.0, 1.0])
     relist(signed)
     refused(signed, public, f"{SIGNATURE}: not a signature of {MANIFEST} by the key in")
@@ -305,3 +315,93 @@ def test_a_key_that_cannot_sign_is_named(
         assert cli.main(["release", *words]) == 1
         assert says in capsys.readouterr().err
         assert not Path("out").exists()
+
+
+# What a stranger sends
+
+
+def in_text(name: str, old: str, new: str) -> Change:
+    def forge(folder: Path) -> None:
+        text = (folder / name).read_text(encoding="utf-8")
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+
+    return forge
+
+
+def archive(mode: Literal["a", "w"]) -> Change:
+    """A ZIP archive, alone or behind the tensors: one reader sees a model, another a pickle."""
+
+    def forge(folder: Path) -> None:
+        with zipfile.ZipFile(folder / POLICY_FILES[0], mode) as file:
+            file.writestr("data.pkl", pickle.dumps([1]))
+
+    return forge
+
+
+STRANGE = [
+    (archive("a"), "policy.safetensors: not a policy"),
+    # Two readers of one file may see two guarantees.
+    (in_text(MODEL_FILES[2], "{\n", '{\n  "epsilon": 0.1,\n'), "and each key once"),
+    (in_text(MODEL_FILES[1], "-10.0", "-1e999"), "finite number"),
+    (in_text("card.md", "trajectory", "person"), "card.md: not made of the figures"),
+    (lambda folder: edit(folder / LEDGER, **{"x\nerror: well\x1b[2J": 1}), "x?error: well?[2J"),
+    (lambda folder: write_json(folder / DECLARED, {"format": 1, "boss": "me"}), DECLARED),
+]
+
+
+def linked(folder: Path) -> None:
+    (folder / "card.md").unlink()
+    (folder / "card.md").symlink_to("/etc/hostname")
+
+
+AS_IT_CAME: list[tuple[Change, str]] = [
+    (
+        at(MODEL_FILES[1], "rounds", 2),
+        "dynamics/config.json: not the file that MANIFEST.json lists",
+    ),
+    (lambda folder: (folder / "policy/setup.py").touch(), "policy/setup.py does not belong"),
+    (lambda folder: (folder / "card.md").unlink(), "card.md is missing"),
+    (linked, "card.md is a link"),
+]
+
+
+def test_a_strangers_bundle_is_refused_in_one_line(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the hashes listed anew, or as it came. No project is needed to check it."""
+    each_refused(released, tmp_path, STRANGE)
+    each_refused(released, tmp_path, AS_IT_CAME, renew=lambda folder: None)
+    monkeypatch.chdir(tmp_path)
+    assert bundle.verify(released).private
+    assert list(Path().iterdir()) == []
+    with pytest.raises(PipelineError, match="not a folder"):
+        bundle.verify(released / "card.md")
+
+
+def lower(name: str, path: tuple[Any, ...], value: float) -> Iterator[tuple[Change, str]]:
+    """A figure 0.1% less, and as little less as no rounding explains."""
+    total = path in (("spent_on_dataset", "epsilon"), ("epsilon",) if name == LEDGER else ())
+    for factor in (0.999, 1 - (3e-5 if total else 1e-8)):
+        yield at(name, path, value * factor), name
+
+
+def test_a_figure_that_is_not_the_accountants_is_refused(original: Path, tmp_path: Path) -> None:
+    """At every ε and δ of the ledger and of the model's statement, with the policy's alike.
+
+    Twin: the bundle itself, with its card made again, is sound.
+    """
+
+    def renew(folder: Path) -> None:
+        shutil.copyfile(folder / MODEL_FILES[2], folder / POLICY_FILES[2])
+        renew_card(folder)
+
+    table: list[tuple[Change, str]] = []
+    for name in (MODEL_FILES[2], LEDGER):
+        for path, value in leaves(read_json(original / name)):
+            curve = path[0] in ("profile", "attacks", "groups") and path[1] % 5
+            if path[-1] in ("epsilon", "epsilon_rdp", "delta") and value and not curve:
+                table += lower(name, path, value)
+    assert len(table) > 20
+    each_refused(original, tmp_path, table, renew)
+    assert refusal(shutil.copytree(original, tmp_path / "copy"), renew) is None

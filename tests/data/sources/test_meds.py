@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from primorl.base import PipelineError
 from primorl.config.datasets import MedsDataset, checked
-from primorl.data.sources import log_paths, meds, source_of
+from primorl.data.sources import meds, source_of
 from tests.data.builders import collected, ingested
 from tests.projects import project_settings
 
@@ -296,16 +296,10 @@ def test_an_event_without_the_time_that_it_needs_is_refused(project: Path, what:
 ADMITTED, LEFT = (7, 0, "ADMISSION//A", None), (7, 10, "DISCHARGE", None)
 EARLIER: list[Event] = [(7, -9, "ADMISSION//A", None), (7, -3, "DISCHARGE", None)]
 RATES: dict[str, tuple[list[Event], float]] = {  # events of the stay and before; its first rate
-    "set an hour before": ([(7, -1, "INSULIN", 5.0)], 5),
     "a day before": ([(7, -24, "INSULIN", 5.0)], 5),
     "longer ago": ([(7, -25, "INSULIN", 5.0)], 0),
-    "stopped before": ([(7, -2, "INSULIN", 5.0), (7, -1, "INSULIN", 0.0)], 0),
-    "set anew at the begin": ([(7, -1, "INSULIN", 5.0), (7, 0, "INSULIN", 2.0)], 2),
-    "set in an earlier stay": ([*EARLIER, (7, -8, "INSULIN", 5.0)], 0),
     "set at its end": ([*EARLIER, (7, -3, "INSULIN", 5.0)], 0),
     "set after its end": ([*EARLIER, (7, -2, "INSULIN", 5.0)], 5),
-    "set in one that does not end": ([EARLIER[0], (7, -8, "INSULIN", 5.0)], 0),
-    "of somebody else": ([(6, -1, "INSULIN", 5.0)], 0),
 }
 
 
@@ -362,14 +356,6 @@ def test_outcomes_that_the_events_do_not_have_are_refused_or_told(
         assert ("bounds.outcomes" in said) is bool(says)
 
 
-def test_of_events_at_one_time_doses_are_added_and_the_last_is_observed(project: Path) -> None:
-    again = [*STAY[:4], (7, 1, "LAB//GLUCOSE//mmol", 9.0), *STAY[4:6], *STAY[5:]]
-    write(again)
-    dose = {"name": "insulin", "codes": ["INSULIN"], "low": 0, "high": 9}
-    made = run(entry({**IN_WARD, "action": [dose]}, termination="none"))
-    assert (made[0]["observation"][0], made[0]["action"]) == (9.0, [3 + 2.5 + 2.5])
-
-
 def test_times_that_spark_wrote_are_the_same(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,24 +384,7 @@ def test_a_death_outside_the_stay_that_it_ended_is_told(
     assert (said in capsys.readouterr().err) == late
 
 
-def test_an_age_is_the_time_since_a_birth(project: Path) -> None:
-    """Nobody's birth is known of the twin: the age is the highest."""
-    age = {"since": "age", "codes": ["MEDS_BIRTH"], "unit": "days", "most": 36500}
-    observed = {"observation": [*OBSERVED, age], "terminates": None, "reward": [IN_RANGE, MEALS]}
-    born = (7, -24.0 * 365, "MEDS_BIRTH", None)
-    for known, expected in (((born,), 365), ((), 36500)):
-        events = [*STAY, *known, (8, -1.0, "MEDS_BIRTH", None)]
-        write(sorted(events, key=lambda e: (e[0], -1e9 if e[1] is None else e[1])))
-        first = run(entry(observed, termination="none"))[0]["observation"]
-        assert round(first[-1]) == expected
-
-
-def test_a_source_that_changed_and_what_cannot_be_meant_are_told(project: Path) -> None:
-    write(STAY)
-    run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
-    assert log_paths.changed("log", entry()) is None
-    write([*STAY[:-1], (7, 11, "DISCHARGE", None)])
-    assert "1 of 1 files changed" in str(log_paths.changed("log", entry()))
+def test_what_cannot_be_meant_is_refused(project: Path) -> None:
     for events, says in (
         (STAY, "found 'MEDS_DEATH'"),
         ([STAY[3], STAY[2]], "row 2: found a time before"),
@@ -452,6 +421,9 @@ def observed(own: list[Any], options: dict[str, Any], begin: float, at: float) -
         some = [(t, x) for t, x in some if t is None or t < at or (t == at and not strict)]
         if "happened" in part:
             found.append(float(bool(some)))
+            continue
+        if "since" in part:
+            found.append(min([part["most"], *(at - t for t, _ in some)]))
             continue
         since = begin - (part["most"] if part.get("before") else 0)
         values = [(t, x) for t, x in some if t is not None and t >= since and x is not None]
@@ -545,7 +517,8 @@ def test_rows_are_those_of_a_plain_loop_over_events(seed: int, project: Path) ->
     horizon, most = (int(rng.integers(1, limit)) for limit in (8, 4))
     own = {"name": "dosed", "codes": ["INSULIN"], "low": 0, "high": 30, "most": 5}
     own |= {"first": 0} if seed % 2 else {}
-    options = OPTIONS | {"observation": [*OBSERVED[:3], own]}
+    fasting = {"since": "fasting", "codes": ["MEAL"], "unit": "hours", "most": 9}
+    options = OPTIONS | {"observation": [*OBSERVED[:3], own, fasting]}
     every = {"every": 3, "unit": "hours"}
     options["decision"] = every if seed % 3 else {"codes": ["INSULIN", "MEAL"]}
     of = "last" if seed % 4 > 1 else "sum"

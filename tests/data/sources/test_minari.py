@@ -9,7 +9,8 @@ import h5py
 import minari
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from minari.data_collector import EpisodeBuffer
 
 from primorl.base import PipelineError
 from primorl.config.datasets import MinariDataset
@@ -18,18 +19,57 @@ from primorl.data.sources import source_of
 from primorl.data.sources.minari import flattened as flatten_rows
 from primorl.data.storage.schema import vectors
 from primorl.simulators.environments import make
-from tests.data.builders import collected, create, ingested, made
-from tests.data.sources.minari_builders import (
-    CHOICES,
-    FORMATS,
-    MIXED,
-    SPACES,
-    box_episode,
-    box_spaces,
-    entry,
-    flattened,
-    mixed_episode,
-)
+from tests.data.builders import PENDULUM, collected, create, dataset, episode, ingested, made
+
+FORMATS = ("hdf5", "arrow", "parquet")
+# Every kind of space that flattens.
+ARM = Tuple((Box(-1, 1, (1,), np.float64), MultiBinary(2)))
+NUMBERS: dict[str, Space[Any]] = {
+    "velocity": Box(-9, 9, (2,), np.float32),
+    "grid": Box(0, 255, (2, 2), np.uint8),
+}
+MIXED = Dict(NUMBERS | {"colour": Discrete(3, start=1), "arm": ARM, "dials": MultiDiscrete([2, 3])})
+CHOICES = Discrete(4)
+SPACES: dict[str, Any] = {"observation_space": MIXED, "action_space": CHOICES}
+
+
+def mixed_episode(steps: int, seed: int) -> EpisodeBuffer:
+    """T = ``steps`` random transitions of `MIXED` and `CHOICES`."""
+    rng = np.random.default_rng([steps, seed])
+    rows = steps + 1
+    last = np.arange(steps) == steps - 1
+    return EpisodeBuffer(
+        seed=seed,
+        observations={
+            "velocity": rng.uniform(-9, 9, (rows, 2)).astype(np.float32),
+            "grid": rng.integers(0, 256, (rows, 2, 2), dtype=np.uint8),
+            "colour": rng.integers(1, 4, rows),
+            "arm": (rng.uniform(-1, 1, (rows, 1)), rng.integers(0, 2, (rows, 2), dtype=np.int8)),
+            "dials": rng.integers(0, (2, 3), (rows, 2)),
+        },
+        actions=rng.integers(0, 4, steps),
+        rewards=rng.normal(size=steps),
+        terminations=last & (seed % 2 == 0),
+        truncations=last & (seed % 2 == 1),
+    )
+
+
+def flattened(mixed: EpisodeBuffer) -> np.ndarray[Any, Any]:
+    """The observations of a `mixed_episode` as Gymnasium itself flattens them, [T + 1, S]."""
+    assert isinstance(mixed.observations, dict)
+    whole = mixed.observations | {"arm": list(zip(*mixed.observations["arm"], strict=True))}
+    rows = [{key: whole[key][i] for key in MIXED.spaces} for i in range(len(mixed.rewards) + 1)]
+    flat = [np.asarray(gymnasium.spaces.flatten(MIXED, row)) for row in rows]
+    return np.stack(flat).astype(np.float32)
+
+
+def entry(
+    *parts: str, root: Path | None = None, remote: bool = False, **changes: Any
+) -> MinariDataset:
+    """A dataset without an environment, of parts by their ids."""
+    options = {"root": None if root is None else str(root), "remote": remote, "parts": parts}
+    plain = {"environment": None, "bounds": {"observation": "public", "reward": "public"}} | changes
+    return dataset(MinariDataset, "minari", options, **plain)
 
 
 def refused(chosen: MinariDataset, message: str) -> None:
@@ -43,7 +83,7 @@ def test_every_format_gives_the_rows_that_were_written(project: Path, data_forma
     content = [mixed_episode(1 + 2 * i, seed=i) for i in range(4)]
     create(project / "minari", "tiny-v0", content, data_format, **SPACES)
     table = ingested(collected(entry("tiny-v0", root=project / "minari")))
-    flat = [flattened(episode) for episode in content]
+    flat = [flattened(one) for one in content]
     written = {
         "observation": [rows[:-1] for rows in flat],
         "next_observation": [rows[1:] for rows in flat],
@@ -73,7 +113,7 @@ class Ordered(gymnasium.Env[Any, Any]):
     observation_space = Dict(
         OrderedDict(b=Box(-1, 1, (1,), np.float32), c=Discrete(2), a=Box(-1, 1, (2,), np.float32))
     )
-    action_space = Box(-1, 1, (1,), np.float32)
+    action_space = Box(-2, 2, (1,), np.float32)
 
     def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
         parts = {"b": np.array([0.25], np.float32), "a": np.array([0.5, 0.75], np.float32)}
@@ -87,8 +127,8 @@ def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
     monkeypatch.setitem(gymnasium.registry, "Ordered-v0", spec)
     first, _ = Ordered().reset()
     observations = {key: np.stack([first[key]] * 3) for key in "abc"}
-    content = replace(box_episode(2, 0), observations=observations)
-    spaces = box_spaces()
+    content = replace(episode(2, 0), observations=observations)
+    spaces = dict(PENDULUM)
     spaces["observation_space"] = Dict({key: Ordered.observation_space[key] for key in "abc"})
     create(project / "minari", "o-v0", [content], **spaces)
     chosen = entry("o-v0", root=project / "minari", environment="Ordered-v0", horizon=2)
@@ -101,9 +141,9 @@ def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
 
 def test_a_mixture_keeps_its_parts_apart(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "_ROWS_PER_BATCH", 4)
-    medium, expert = ([box_episode(1 + i, seed=i + shift) for i in range(4)] for shift in (0, 10))
-    create(project / "minari", "hop/medium-v0", medium, **box_spaces())
-    create(project / "minari", "hop/expert-v0", expert, "parquet", **box_spaces())
+    medium, expert = ([episode(1 + i, seed=i + shift) for i in range(4)] for shift in (0, 10))
+    create(project / "minari", "hop/medium-v0", medium, **PENDULUM)
+    create(project / "minari", "hop/expert-v0", expert, "parquet", **PENDULUM)
     chosen = entry("hop/medium-v0", "hop/expert-v0", root=project / "minari")
     table = ingested(collected(chosen))
     names = [f"hop/{name}-v0/{i:09d}" for name in ("expert", "medium") for i in range(4)]
@@ -130,7 +170,7 @@ def exchange(name: str, values: Any) -> Any:
     ],
 )
 def test_a_damaged_episode_is_named(project: Path, damage: Any) -> None:
-    create(project / "minari", "tiny-v0", [box_episode(3, i) for i in range(3)], **box_spaces())
+    create(project / "minari", "tiny-v0", [episode(3, i) for i in range(3)], **PENDULUM)
     chosen = collected(entry("tiny-v0", root=project / "minari"))
     path = Path("raw/tiny-v0/data/main_data.hdf5")
     with h5py.File(path, "a") as file:
@@ -141,8 +181,8 @@ def test_a_damaged_episode_is_named(project: Path, damage: Any) -> None:
 
 
 def test_an_episode_that_minari_reads_in_part_is_refused(project: Path) -> None:
-    episodes = [box_episode(3, 0), box_episode(2**17, 1), box_episode(3, 2)]
-    create(project / "minari", "a-v0", episodes, "arrow", **box_spaces())
+    episodes = [episode(3, 0), episode(2**17, 1), episode(3, 2)]
+    create(project / "minari", "a-v0", episodes, "arrow", **PENDULUM)
     refused(collected(entry("a-v0", root=project / "minari")), "data: episode [1-3]: missing")
 
 
@@ -156,21 +196,21 @@ def test_an_episode_that_minari_reads_in_part_is_refused(project: Path) -> None:
 def test_images_and_actions_without_bounds_are_refused(
     project: Path, spaces: dict[str, Any], says: str
 ) -> None:
-    create(project / "minari", "a-v0", [box_episode(3, 0)], **box_spaces() | spaces)
+    create(project / "minari", "a-v0", [episode(3, 0)], **PENDULUM | spaces)
     refused(collected(entry("a-v0", root=project / "minari")), says)
 
 
 def test_parts_of_different_spaces_are_refused(project: Path) -> None:
-    create(project / "minari", "a-v0", [box_episode(3, 0)], **box_spaces())
-    create(project / "minari", "b-v0", [box_episode(3, 1, size=3)], **box_spaces(3))
-    refused(collected(entry("a-v0", "b-v0", root=project / "minari")), "observation_size: found 3")
-    refused(entry("b-v0", environment="MountainCarContinuous-v0"), "observation_size: found 3")
+    create(project / "minari", "a-v0", [episode(3, 0)], **PENDULUM)
+    create(project / "minari", "b-v0", [mixed_episode(3, 1)], **SPACES)
+    refused(collected(entry("a-v0", "b-v0", root=project / "minari")), "observation_size: found")
+    refused(entry("a-v0", environment="MountainCarContinuous-v0"), "observation_size: found 3")
 
 
 def test_a_dataset_without_spaces_is_refused_and_its_environment_is_never_built(
     project: Path,
 ) -> None:
-    create(project / "minari", "a-v0", [box_episode(3, 0)], **box_spaces())
+    create(project / "minari", "a-v0", [episode(3, 0)], **PENDULUM)
     chosen = collected(entry("a-v0", root=project / "minari"))
     path = Path("raw/a-v0/data/metadata.json")
     (project / "payload.py").write_text("from pathlib import Path\nPath('executed').touch()\n")

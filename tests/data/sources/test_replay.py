@@ -72,16 +72,14 @@ gymnasium.register("tests/Unbounded-v0", lambda **_: Unbounded())
 
 
 @pytest.mark.parametrize(
-    ("environment", "algorithm", "place"),
+    ("environment", "place"),
     [
-        ("Pendulum-v77", "ddpg", "environment 'Pendulum-v77'"),
-        ("CartPole-v1", "ddpg", "options.algorithm: ddpg"),
-        ("tests/Unbounded-v0", "ddpg", "options.algorithm: ddpg"),
+        ("Pendulum-v77", "environment 'Pendulum-v77'"),
+        ("CartPole-v1", "options.algorithm: ddpg"),
+        ("tests/Unbounded-v0", "options.algorithm: ddpg"),
     ],
 )
-def test_unfit_environments_are_refused(
-    project: Path, environment: str, algorithm: str, place: str
-) -> None:
+def test_unfit_environments_are_refused(project: Path, environment: str, place: str) -> None:
     with pytest.raises(PipelineError, match=rf"{place}[^\n]*$"):
-        record_training(environment, options(algorithm=algorithm), Path("raw"), "x-v0")
+        record_training(environment, options(), Path("raw"), "x-v0")
     assert snapshot(project) == {}

@@ -110,16 +110,9 @@ def test_an_environments_spaces_are_used(project: Path) -> None:
     assert reader.spaces.action_low == (-2.0,)
     assert reader.horizon == 200
     assert len(run(dataset)) == len(EXPECTED)
-    pendulum = {"environment": "Pendulum-v1"}
-    for unfit, message in (
-        (entry({"observation": names[:2], "action": box}, **pendulum), "observation_size: found 2"),
-        (
-            entry({"observation": names} | DISCRETE, **pendulum),
-            "discrete_actions: found True, declared is False",
-        ),
-    ):
-        with pytest.raises(PipelineError, match=message):
-            source_of("log", unfit).open(Path("log"))
+    unfit = entry({"observation": names} | DISCRETE, environment="Pendulum-v1")
+    with pytest.raises(PipelineError, match="discrete_actions: found True, declared is False"):
+        source_of("log", unfit).open(Path("log"))
 
 
 def test_recordings_without_end_flags(project: Path) -> None:
@@ -250,8 +243,6 @@ TWICE = {"column": "ward", "categories": ["A", "A"]}
         ({"action": {"columns": ["dose"], "low": [0.0], "high": None}}, {}, "both"),
         ({}, {"environment": "Pendulum-v1"}, "environment"),
         ({"observation": ["dose"]}, {}, "found 'dose', the person, or what a row's action is"),
-        ({"observation": ["x", "gain"]}, {}, "found 'gain', the person, or what"),
-        ({"observation": ["user"]}, {}, "found 'user', the person"),
         ({"observation": ["x", {"column": "died", "categories": [0, 1]}]}, {}, "found 'died'"),
     ],
 )
