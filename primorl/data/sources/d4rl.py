@@ -10,6 +10,8 @@ import os
 import shutil
 import urllib.request
 from collections.abc import Generator, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,15 @@ import pyarrow as pa
 
 from primorl.base import BadRows, PipelineError, say
 from primorl.base.files import home, replaced_file
+from primorl.base.records import printable
 from primorl.config.datasets import D4rlDataset
 from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.spaces import declared, needed
 from primorl.data.storage.schema import Array, Spaces, Transitions
 
+_COPY = "with all files there, copy the arrays into one"  # HDF5 gives zeros where one is missing
 _GYMNASIUM = {"terminals": "terminations", "timeouts": "truncations"}
+_FLAGS = (*_GYMNASIUM, *_GYMNASIUM.values())
 NAMES = Path(__file__).with_suffix(".csv")
 """D4RL's names, addresses and reference scores."""
 _FILE = "data.hdf5"
@@ -104,6 +109,38 @@ def _row_of(name: str) -> dict[str, str]:
     return known[name]
 
 
+def check_parts(path: Path) -> None:
+    """Refuse an HDF5 file whose rows lie in other files or were never written, which HDF5 reads as
+    zeros. A broken file is left to its reader.
+
+    Raises:
+        PipelineError: names the file and the part.
+    """
+    with suppress(OSError, RuntimeError, KeyError), h5py.File(path, "r") as file:
+        found = file.visititems_links(partial(_find_foreign, file))
+        if found is not None:
+            raise BadRows(f"{path}: {printable(found)}")
+
+
+def _find_foreign(file: h5py.File, name: str, link: Any) -> str | None:
+    """Say why this file alone does not give the rows of one link; None: it does."""
+    if isinstance(link, h5py.ExternalLink):
+        return f"{name}: found a link to another file; {_COPY}"
+    if not isinstance(link, h5py.HardLink) or not isinstance(part := file[name], h5py.Dataset):
+        return None
+    layout = part.id.get_create_plist()
+    if layout.get_layout() == h5py.h5d.VIRTUAL or layout.get_external_count():
+        return f"{name}: found rows that lie in another file; {_COPY}"
+    chunks = zip(part.shape or (), part.chunks or (), strict=False)
+    needed = math.prod(-(-size // chunk) for size, chunk in chunks)
+    there = part.id.get_num_chunks() if part.chunks else part.id.get_storage_size()
+    *above, last = name.split("/")
+    zeros_meant = last in _FLAGS or "infos" in above
+    if part.size and there < needed and not zeros_meant:
+        return f"{name}: found rows that were never written, and are zeros; write the file again"
+    return None
+
+
 class D4rlReader:
     """See `primorl.data.sources.Reader`; an episode is a unit, named by its number.
 
@@ -120,6 +157,7 @@ class D4rlReader:
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`; memory holds the file's arrays."""
+        check_parts(self.path)
         try:
             with h5py.File(self.path, "r") as file:
                 named = {name: name for name in (*_NEEDED, *_OPTIONAL)}

@@ -25,6 +25,7 @@ from primorl.base.files import home
 from primorl.base.processes import environment
 from primorl.config.datasets import MINARI_ID, MinariDataset, ReplayDataset
 from primorl.data.sources import Reader, episode_tables
+from primorl.data.sources.d4rl import check_parts
 from primorl.data.sources.spaces import check_fit, declared, needed, spaces_of
 from primorl.data.storage.schema import Array, Transitions
 
@@ -141,8 +142,11 @@ def open_storage(folder: Path) -> MinariStorage:
     """Open a dataset's ``data`` folder by Minari's storage class; no environment is built.
 
     Raises:
-        PipelineError: if there is no dataset with episodes, or it does not store its spaces.
+        PipelineError: if there is no dataset with episodes, its rows lie elsewhere, or it does not
+            store its spaces.
     """
+    for file in folder.glob("*.hdf5"):
+        check_parts(file)
     try:
         stored = MinariStorage.read_raw_metadata(folder).keys()
         # Without spaces Minari would build the environment, whose entry point may be any function
