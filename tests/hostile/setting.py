@@ -1,6 +1,6 @@
 """The smallest training that has everything, and a mechanism that shows a test what it drew.
 
-Imports what `train` takes.
+Imports what `train` takes, and the slow loop.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,10 @@ from torch import Tensor
 
 from primorl.engine.setup import TrainingSetup
 from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
+from tests.engine.reference import reference_update
 from tests.units import Padded, local_training, server_training, training_setup
 
 LOW, HIGH, NORM, MOMENTUM = -4.0, 0.5, 0.5, 0.4
@@ -67,6 +69,30 @@ class Watched(Mechanism):
         noise = super().release(torch.zeros_like(total))
         self.seen[-1] |= {"released": released, "noise": noise}
         return released
+
+
+def joiners(words: bytes, q: float) -> list[int]:
+    """Who joins: unit u whose 64-bit coin lies below q·2^64."""
+    coins = np.frombuffer(words, "<u8")
+    return [u for u, coin in enumerate(coins) if int(coin) < int(q * 2.0**64) or q >= 1]
+
+
+def update_of(
+    run: TrainingSetup,
+    theta: Sequence[NDArray[np.float64]],
+    source: Padded,
+    unit: int,
+    maps: Normaliser,
+) -> list[NDArray[np.float64]]:
+    """Δ of one unit in float64, by the slow loop on its rows in their order."""
+    rows, size = slice(0, int(source.rows[unit])), run.local.batch_size
+    x = (source.inputs[unit, rows].double() - maps.input_mean) / maps.input_scale
+    y = (source.targets[unit, rows].double() - maps.target_mean) / maps.target_scale
+    epoch = [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+    start = [torch.from_numpy(part) for part in theta]
+    batches, clip = epoch * run.local.local_epochs, run.mechanism.clip
+    assert isinstance(clip, EnsembleClip)
+    return as_numpy(reference_update(start, batches, run.architecture, run.local, NORM, clip.mode))
 
 
 def as_numpy(tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:

@@ -1,13 +1,12 @@
 """A distinguishing attack through the public `train`: many small runs with and without one unit.
 
 The attacker knows everything but whether the unit is there: the others' rows, every release, the
-settings. Each round she computes the unit's update in NumPy, projects the release on it and sums up
-log-likelihood ratios. The share of right answers bounds from below the total variation of the two
-laws. The claim bounds it from above: δ(0), by the independent accountant.
+settings. Each round she computes the unit's update by the slow loop, projects the release on it and
+sums up log-likelihood ratios. The share of right answers bounds from below the total variation of
+the two laws. The claim bounds it from above: δ(0), by the independent accountant.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +18,12 @@ from scipy import stats
 
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.training import TrainingState, train
+from primorl.model.ensemble import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from tests.hostile import numpy_round
+from tests.engine import reference
 from tests.hostile.fft_accountant import composed, sampled
-from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, as_numpy, data, mechanism_of, setup
+from tests.hostile.setting import MOMENTUM, NORM, as_numpy, data, mechanism_of, setup, update_of
 from tests.mechanisms import HalfTheNoise, releasing
 
 UNITS, ROWS, Q, Z, ROUNDS, RATE, HIDDEN = 2, 1, 0.9, 1.1, 2, 0.5, (3,)
@@ -59,10 +59,9 @@ def attack(kind: type[Mechanism], runs: int = RUNS) -> int:
         states: list[Any] = []
         trained = train(run, replace(EVERYBODY, rows=rows), public, save_checkpoint=states.append)
         released = {state.done: shaped(run, state) for state in states}
-        names = ("input_mean", "input_scale", "target_mean", "target_scale")
-        scale = [getattr(trained.normaliser, name).numpy() for name in names]
         # Cohorts and noise of rounds are independent.
-        evidence = sum(ratio(released[t], released[t + 1], scale) for t in range(ROUNDS))
+        pairs = [(released[t], released[t + 1]) for t in range(ROUNDS)]
+        evidence = sum(ratio(run, *pair, trained.normaliser) for pair in pairs)
         right += (evidence > 0) == there
     return int(right)
 
@@ -73,7 +72,7 @@ def shaped(run: TrainingSetup, state: TrainingState) -> Any:
     return SimpleNamespace(**layers)
 
 
-def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
+def ratio(run: TrainingSetup, before: Any, after: Any, maps: Normaliser) -> float:
     """Log-likelihood ratio of one release, "there" to "not", by the mechanism as stated, summed
     over all cohorts.
     """
@@ -82,11 +81,7 @@ def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
     step = np.concatenate([(a - MOMENTUM * b).ravel() for a, b in pairs]) * (Q * UNITS)
     updates = []
     for unit in range(UNITS):
-        x = (EVERYBODY.inputs[unit].numpy() - scale[0]) / scale[1]
-        y = (EVERYBODY.targets[unit].numpy() - scale[2]) / scale[3]
-        own = numpy_round.update(
-            theta, [(x.astype(np.float64), y.astype(np.float64))], (RATE, NORM, LOW, HIGH)
-        )
+        own = update_of(run, theta, EVERYBODY, unit, maps)
         updates.append(np.concatenate([part.ravel() for part in own]))
     cohorts = np.array(np.meshgrid(*[[0, 1]] * UNITS)).reshape(UNITS, -1).T
     distances = ((step - cohorts @ np.array(updates)) ** 2).sum(1)
@@ -117,5 +112,5 @@ def test_a_broken_mechanism_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refuted(attack(HalfTheNoise), RUNS)
     assert refuted(attack(releasing(lambda mechanism, noise: 0 * noise), FEW), FEW)
     monkeypatch.setattr(EnsembleClip, "factors", lambda self, squares: torch.ones_like(squares))
-    monkeypatch.setattr(numpy_round, "MARGIN", 1e9)
+    monkeypatch.setattr(reference, "MARGIN", 1e9)
     assert refuted(attack(Mechanism, FEW), FEW)

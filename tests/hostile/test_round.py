@@ -11,18 +11,17 @@ from torch import Tensor
 
 from primorl.engine.training import train
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from tests.hostile import numpy_round
 from tests.hostile.setting import (
-    HIGH,
-    LOW,
     MOMENTUM,
     NORM,
     Replayed,
     Watched,
     as_numpy,
     data,
+    joiners,
     mechanism_of,
     setup,
+    update_of,
 )
 from tests.units import Padded
 
@@ -41,27 +40,14 @@ def differences(kind: type[Watched], source: Padded, mode: str) -> tuple[float, 
     public = (source.inputs.flatten(0, 1), source.targets.flatten(0, 1))
     run = setup(watched, HIDDEN, rate=RATE, batch=BATCH, epochs=EPOCHS)
     trained = train(run, source, public, save_checkpoint=states.append)
-    scale = as_numpy(
-        [
-            getattr(trained.normaliser, f"{a}_{b}")
-            for a in ("input", "target")
-            for b in ("mean", "scale")
-        ]
-    )
     theta = as_numpy(run.shape(states[0].weights))
     velocity = [np.zeros_like(w) for w in theta]
     worst = 0.0
     assert isinstance(watched, Watched)
     for seen in watched.seen:
         total = [np.zeros_like(w) for w in theta]
-        for unit in numpy_round.joiners(seen["coins"], Q):
-            rows = slice(0, int(source.rows[unit]))
-            x = (source.inputs[unit, rows].double().numpy() - scale[0]) / scale[1]
-            y = (source.targets[unit, rows].double().numpy() - scale[2]) / scale[3]
-            one_epoch = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(x), BATCH)]
-            own = numpy_round.update(
-                theta, one_epoch * EPOCHS, (RATE, NORM, LOW, HIGH), mode == "per_layer"
-            )
+        for unit in joiners(seen["coins"], Q):
+            own = update_of(run, theta, source, unit, trained.normaliser)
             total = [whole + part for whole, part in zip(total, own, strict=True)]
         noise, released = (as_numpy(run.shape(seen[name])) for name in ("noise", "released"))
         step = [(part + cohort * n) / cohort for part, n in zip(total, noise, strict=True)]
