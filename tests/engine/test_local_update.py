@@ -19,7 +19,7 @@ from primorl.engine.rounds import Rounds
 from primorl.engine.settings import Execution
 from primorl.model.architecture import Architecture, Network
 from primorl.model.ensemble import Weights
-from primorl.model.numerics import Workspace, flatten
+from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.mechanism.sampling import SystemEntropy
@@ -150,39 +150,6 @@ def test_neighbouring_rounds_differ_by_at_most_the_clip(
     row = torch.tensor((values * 4)[:4]).expand(length, 4)
     both = Ragged([*others.inputs, row], [*others.targets, row])
     assert gap(round_sum(both, shape, mode), round_sum(others, shape, mode)) <= 0.5
-
-
-def test_a_step_without_rows_clips_nothing() -> None:
-    generator = torch.Generator().manual_seed(0)
-    weight, bias = torch.randn(3, 4, 4, generator=generator), torch.zeros(3, 1, 4)
-    layer = local_update._Layer(weight, bias, 2, 8, Workspace(), 0)
-    layer.moved.normal_(generator=generator)
-    before = layer.moved.clone()
-    local_update._clip(
-        [layer], torch.tensor([[False], [True]]), EnsembleClip(0.5, "flat", members=3, layers=1)
-    )
-    assert torch.equal(layer.moved[3:], before[3:])
-    assert 0.499 < joint_norm([layer.moved[:3]]) < 0.501
-    assert torch.equal(layer.now, layer.origin.repeat(2, 1, 1) + layer.moved)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_of_the_last_chunk_is_left(kind: str) -> None:
-    shape = network(kind)
-    local, clip, start = (
-        local_training(0.05, 8, weight_decay=0.1),
-        clip_of(shape),
-        weights_of(shape),
-    )
-    kernel = Kernel(shape, local, clip)
-    kernel.sum(start, batches_of(shape, [3, 2, 5, 2], 8))
-    for steps in ([3, 1], [8] * 6):
-        with torch.inference_mode():
-            for held in kernel.workspace._held.values():
-                held.fill_(math.nan)
-        batches = batches_of(shape, steps, 8, seed=1)
-        again = kernel.sum(start, batches)
-        assert equal(again, Kernel(shape, local, clip).sum(start, batches))
 
 
 def numbered(lengths: list[int]) -> Ragged:

@@ -12,9 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from pipeline import collect, ingest, partition, plan, train_model
 from primorl.base import PipelineError
 from primorl.base.reporting import StageLog
@@ -86,11 +83,6 @@ def train() -> str | None:
     return None
 
 
-def again() -> None:
-    text = Path("params.yaml").read_text(encoding="utf-8")
-    Path("params.yaml").write_text(text.replace("  draw: 0", "  draw: 1"), encoding="utf-8")
-
-
 def shown() -> list[dict[str, Any]]:
     status, out, err = primorl("ledger", "show", "--json")
     assert status == 0, err
@@ -128,11 +120,3 @@ def changed(value: Any) -> Any:
     digits = [i for i, letter in enumerate(value) if letter.isdigit()]
     at = digits[len(digits) // 2]  # a digit, so that what is JSON stays JSON
     return f"{value[:at]}{(int(value[at]) + 1) % 10}{value[at + 1 :]}"
-
-
-def edit_parquet(folder: str, change: Any) -> None:
-    """Rewrite a partition's rows; its metadata stays."""
-    (file,) = Path("data/partitions", folder).glob("*.parquet")
-    old = pq.read_table(file)
-    new: pa.Table = change(old)
-    pq.write_table(new.replace_schema_metadata(old.schema.metadata), file)

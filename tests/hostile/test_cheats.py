@@ -4,20 +4,14 @@ is noticed.
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
-from tests.data.builders import exchanged
 from tests.hostile import project
 from tests.hostile.project import (
-    again,
     changed,
-    edit_parquet,
     prepare,
     primorl,
     refused,
@@ -86,33 +80,3 @@ def test_renamed_people_with_the_same_rows_go_on_paying(ids: str, seed: int) -> 
     twice = shown()[-1]
     assert twice["epsilon"] == pytest.approx(once["epsilon"])
     assert (twice["epsilon_total"] > 1.3 * once["epsilon"]) is (seed == 0)
-
-
-def a_row_edited(rows: pa.Table) -> pa.Table:
-    return exchanged(rows, "reward", [-1.0, *rows["reward"].to_pylist()[1:]])
-
-
-def a_unit_renamed(rows: pa.Table) -> pa.Table:
-    first, *others = rows["unit_id"].to_pylist()
-    return exchanged(
-        rows, "unit_id", ["zz" if unit == first else unit for unit in (first, *others)]
-    )
-
-
-def a_unit_removed(rows: pa.Table) -> pa.Table:
-    return rows.filter(pc.not_equal(rows["unit_id"], rows["unit_id"][0]))
-
-
-@pytest.mark.parametrize("edit", [None, a_row_edited, a_unit_renamed, a_unit_removed])
-@pytest.mark.usefixtures("cheated")
-def test_a_private_partition_that_was_edited_is_not_trained_on(
-    edit: Callable[[pa.Table], pa.Table] | None,
-) -> None:
-    """The twin: nothing was touched but the draw, and the second run pays."""
-    if edit is not None:
-        edit_parquet("private", edit)
-    again()
-    assert (project.train() is None) is (edit is None)
-    later = [charge["state"] for charge in shown()[1:]]
-    assert later == ["committed"] if edit is None else "committed" not in later
-    assert primorl("ledger", "verify")[0] == 0

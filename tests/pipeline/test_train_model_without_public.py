@@ -15,24 +15,19 @@ from primorl.base import PipelineError
 from primorl.base.files import PLAN
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
-from primorl.data.storage.rows import UnitStore
-from primorl.engine.rounds import Rounds
-from primorl.model.architecture import Architecture, ModelConfig
+from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble
-from primorl.model.numerics import flatten
 from primorl.model.starts import StartModel
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.epsilon import event_from_json
-from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages.policy import PublicLog
 from primorl.work.bill import Bill
 from primorl.work.data import Partitions
 from primorl.work.jobs import RunPlan
 from primorl.work.rules import epsilon_of
-from tests.data.builders import SPACES, episode, table
+from tests.data.builders import SPACES, episode
 from tests.mechanisms import watch
-from tests.model.models import plain_maps
 from tests.pipeline.training_project import (
     OUTPUT,
     charged,
@@ -43,11 +38,9 @@ from tests.pipeline.training_project import (
     states,
     trained,
     with_changes,
-    write_partition,
     write_partitions,
 )
 from tests.privacy.ledger.ledgers import adaptive
-from tests.units import local_training, training_setup
 
 CPU = torch.device("cpu")
 NOBODY = {"partition": {"public_fraction": 0, "public": None}, "policy": {"starts": "released"}}
@@ -185,30 +178,3 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     config = json.loads((OUTPUT / "config.json").read_text())
     assert any("explains of the reward is not known" in line for line in config["warnings"])
     assert states(data) == ["committed"] * 3
-
-
-@pytest.mark.parametrize("by_person", [True, False])
-def test_removing_a_person_moves_a_round_by_at_most_the_clip(
-    tmp_path: Path, by_person: bool
-) -> None:
-    shape, sums = Architecture(3, 1, 2, (8,), -10.0, 0.5), []
-    maps = plain_maps(4, 4)
-    for people in (3, 2):
-        names = [f"t{i:02d}" for i in range(4 * people)]
-        units = [f"p{i // 4}" for i in range(4 * people)] if by_person else names
-        folder = tmp_path / str(people)
-        write_partition(
-            folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names)
-        )
-        store = UnitStore.open(folder)
-        clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
-        assert store.units == (people if by_person else 4 * people)
-        mechanism = Mechanism(store.units, "person", 1.0, clip, 1.0, 1, 1e-3)
-        # One batch.
-        setup = training_setup(
-            mechanism, shape, local=local_training(learning_rate=1.0, batch_size=64)
-        )
-        sums.append(Rounds(setup, store, maps).sum(flatten(shape.initial_weights(0))))
-    moved = float((sums[0] - sums[1]).norm())
-    assert (moved <= 0.5 * (1 + 1e-6)) is by_person
-    assert moved > 0.45, "the clip binds, or nothing was tested"

@@ -290,14 +290,6 @@ def test_a_role_that_may_only_read_and_add_is_enough(postgresql_server: Server) 
     assert "its tables cannot be created" in refused(lambda: Store(theirs))
 
 
-def test_what_a_server_says_is_not_quoted() -> None:
-    store = object.__new__(Store)  # which would connect
-    store._engine = sa.create_engine("postgresql+psycopg://127.0.0.1:9/x")
-    reason = store._reason(sa.exc.OperationalError("", {}, OSError("hush: no password supplied")))
-    assert "see that the server is up" in reason
-    assert "hush" not in reason
-
-
 @pytest.mark.parametrize(
     ("said", "does"),
     [("database is locked", "end what holds it, and run again"), ("disk I/O error", "free space")],
