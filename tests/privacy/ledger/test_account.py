@@ -26,13 +26,13 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.ledger.store import Store
 from primorl.work.data import open_to_charge
 from tests.data.builders import snapshot
-from tests.hostile.project import primorl
 from tests.privacy.ledger.ledgers import (
     DELTA,
     GAUSSIAN,
     adaptive,
     execute,
     opened,
+    primorl,
     request,
     version,
 )

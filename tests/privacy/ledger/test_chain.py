@@ -8,10 +8,11 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import stat
 import traceback
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ class Book:
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     book = Book(tmp_path_factory.mktemp("book"))
     ledger, wanted = book.opened(), request(version("ab"))
-    first, _ = (ledger.reserve(wanted, None) for _ in range(2))
+    first = ledger.reserve(wanted, None, "0" * 16)  # with a mark of progress
+    ledger.reserve(wanted, None)
     ledger.commit(first.id)
     ledger.commit(ledger.reserve(request(version("xy")), None).id)
     ledger.reserve(wanted, None)
@@ -134,6 +136,55 @@ def test_a_cheat_is_found_and_the_first_broken_record_named(
     for use in uses:
         with pytest.raises(PipelineError, match=rf"\A.*{expected}.*\Z"):
             use(book.opened())
+
+
+Row = tuple[Any, ...]
+
+
+def changed(value: Any) -> Any:
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, bytes):
+        return value[:-1] + bytes([value[-1] ^ 1])
+    digits = re.sub(r"\d(?=\D*$)", lambda last: str((int(last[0]) + 1) % 10), value)
+    return digits if digits != value else f"{value}_"  # what is JSON stays JSON
+
+
+def cheats(rows: list[Row]) -> Iterator[list[Row]]:
+    """The rows without each, with each of their values changed, and with contents exchanged."""
+    for at, row in enumerate(rows):
+        before, after = rows[:at], rows[at + 1 :]
+        yield [*before, *after]
+        for column, value in enumerate(row):
+            yield [*before, (*row[:column], changed(value), *row[column + 1 :]), *after]
+        if at:
+            last = rows[at - 1]
+            yield [*before[:-1], (last[0], *row[1:]), (row[0], *last[1:]), *after]
+
+
+@pytest.mark.parametrize("table", ["ledger_records", "ledger_members", "ledger_progress"])
+def test_every_value_row_and_order_of_the_ledger_is_guarded(book: Book, table: str) -> None:
+    """Twin: the rows as they were."""
+    with closing(sqlite3.connect(book.folder / "ledger.db")) as database:
+
+        def write(rows: list[Row]) -> None:
+            with database:
+                database.execute(f"DELETE FROM {table}")
+                for row in rows:
+                    marks = ", ".join("?" * len(row))
+                    database.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+
+        sound = database.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
+        taken = 0
+        for rows in cheats(sound):
+            with suppress(sqlite3.IntegrityError):  # two rows of one key
+                write(rows)
+                taken += 1
+                with pytest.raises(PipelineError):
+                    book.opened().verify()
+        write(sound)
+        assert taken > 3
+        assert book.opened().verify() == len(KINDS)
 
 
 def test_a_record_of_another_future_of_the_same_secret_is_found() -> None:
