@@ -39,16 +39,20 @@ class KilledError(BaseException):
 
 
 class SeededEntropy:
-    """Reproducible bytes for tests. Everything made with it is void as a private release."""
+    """Reproducible bytes for tests. Everything made with it is void as a private release.
 
-    seeded = True
+    Attributes:
+        drawn: the last bytes.
+    """
+
+    seeded, drawn = True, b""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
 
     def fill(self, buffer: memoryview) -> None:
         """Overwrite ``buffer`` with the next bytes of the seeded stream."""
-        buffer[:] = self._generator.bytes(len(buffer))
+        self.drawn = buffer[:] = self._generator.bytes(len(buffer))
 
 
 def watch(

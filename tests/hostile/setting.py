@@ -4,12 +4,12 @@ Imports what `train` takes, and the slow loop.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,28 +19,10 @@ from primorl.model.ensemble import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from tests.engine.reference import reference_update
+from tests.mechanisms import SeededEntropy
 from tests.units import Padded, local_training, server_training, training_setup
 
 LOW, HIGH, NORM, MOMENTUM = -4.0, 0.5, 0.5, 0.4
-
-
-@dataclass
-class Replayed:
-    """A ChaCha20 stream of a known key that can be wound back."""
-
-    key: bytes
-    seeded: bool = True
-    place: int = 0
-
-    def fill(self, buffer: memoryview) -> None:
-        buffer[:] = self.read(self.place, len(buffer))
-        self.place += len(buffer)
-
-    def read(self, start: int, size: int) -> bytes:
-        """Any part of the stream: the nonce's first four bytes count blocks of 64."""
-        nonce = (start // 64).to_bytes(4, "little") + bytes(12)
-        stream = Cipher(algorithms.ChaCha20(self.key, nonce), mode=None).encryptor()
-        return stream.update(bytes(start % 64 + size))[start % 64 :]
 
 
 @dataclass(frozen=True)
@@ -51,24 +33,17 @@ class Watched(Mechanism):
 
     seen: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def stream(self) -> Replayed:
-        assert isinstance(self.entropy, Replayed)
-        return self.entropy
-
     def cohort(self) -> Tensor:
-        start = self.stream.place
         drawn = super().cohort()
-        self.seen.append({"coins": self.stream.read(start, self.stream.place - start)})
+        assert isinstance(self.entropy, SeededEntropy)
+        self.seen.append({"coins": self.entropy.drawn})
         return drawn
 
     def release(self, total: Tensor) -> Tensor:
-        start = self.stream.place
-        released = super().release(total)
-        self.stream.place = start
-        noise = super().release(torch.zeros_like(total))
-        self.seen[-1] |= {"released": released, "noise": noise}
-        return released
+        again = replace(self, entropy=deepcopy(self.entropy))
+        noise = Mechanism.release(again, torch.zeros_like(total))
+        self.seen[-1] |= {"released": super().release(total), "noise": noise}
+        return self.seen[-1]["released"]
 
 
 def joiners(words: bytes, q: float) -> list[int]:

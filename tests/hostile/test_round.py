@@ -14,7 +14,6 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from tests.hostile.setting import (
     MOMENTUM,
     NORM,
-    Replayed,
     Watched,
     as_numpy,
     data,
@@ -23,6 +22,7 @@ from tests.hostile.setting import (
     setup,
     update_of,
 )
+from tests.mechanisms import SeededEntropy
 from tests.units import Padded
 
 Q, Z, ROUNDS, BATCH, EPOCHS, RATE, HIDDEN = 0.6, 0.1, 4, 8, 3, 0.1, (7, 5)
@@ -31,7 +31,7 @@ AGREES = 5e-7
 
 def differences(kind: type[Watched], source: Padded, mode: str) -> tuple[float, float]:
     """Largest distance, in units of C, of a round's sum and of the weights after all rounds."""
-    entropy = Replayed(b"k" * 32)
+    entropy = SeededEntropy(1)
     watched, cohort = (
         mechanism_of(kind, source.units, 3, q=Q, z=Z, rounds=ROUNDS, mode=mode, entropy=entropy),
         Q * source.units,
@@ -100,9 +100,7 @@ def test_a_plan_that_does_something_else_is_told_apart(kind: type[Watched]) -> N
 def test_the_noise_has_the_stated_deviation() -> None:
     """30,000 numbers: two thirds and three halves of the noise are rejected."""
     for factor in (1.0, 2 / 3, 3 / 2):
-        watched = mechanism_of(
-            Watched, 8, 3, q=Q, z=Z * factor, rounds=1, entropy=Replayed(b"n" * 32)
-        )
+        watched = mechanism_of(Watched, 8, 3, q=Q, z=Z * factor, rounds=1, entropy=SeededEntropy(2))
         watched.cohort()
         noise = (
             watched.release(torch.zeros(2, 120, 125, dtype=torch.float64)).double().numpy()

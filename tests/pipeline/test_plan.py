@@ -99,8 +99,8 @@ def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(
         "bogus": {"queries": {"bogus": 9.0}},
         "clipped": {"clipping_norm": None},
     }
-    for says, change in forgeries.items():  # with the right identity, as a forger has it
-        model = replace(found.model, mechanism=replace(found.model.mechanism, **change))
+    for says, wrong in forgeries.items():  # with the right identity, as a forger has it
+        model = replace(found.model, mechanism=replace(found.model.mechanism, **wrong))
         jobs_ = (replace(found.jobs[0], identity=identity_of(model, data_of)),)
         replace(found, model=model, jobs=jobs_).write(PLAN)
         with pytest.raises(PipelineError, match=rf"data/plan.json: .*{says}"):

@@ -40,6 +40,7 @@ KINDS += ["version", "reserved", "committed", "reserved"]
 EDITED = "missing, edited or moved, or .primorl/secret is not that"
 CUT = "missing, or not as {head} says"
 NO_TEXT = "UPDATE ledger_records SET hash = CAST(x'ff00' AS TEXT)"
+USES: Any = (Ledger.verify, Ledger.charges, lambda it: it.reserve(request(version("n")), None))
 MEMBERS = "the members of this version were removed or edited"
 
 
@@ -132,8 +133,7 @@ def test_a_cheat_is_found_and_the_first_broken_record_named(
     """Who only reads or charges is told the same as who verifies, and cannot go on."""
     edit(book)
     expected = re.escape(f": {said.format(head=book.folder / 'ledger.head')}")
-    uses: Any = [Ledger.verify, Ledger.charges, lambda it: it.reserve(request(version("n")), None)]
-    for use in uses:
+    for use in USES:
         with pytest.raises(PipelineError, match=rf"\A.*{expected}.*\Z"):
             use(book.opened())
 
@@ -219,19 +219,6 @@ def test_edited_members_are_found_before_they_let_anyone_through(
         book.opened().reserve(request(version("bc")), Budget(9.0, DELTA))
 
 
-AB = version("ab")
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.head"
-
-
 def head(sequence: int) -> Head:
     return Head(sequence, f"{sequence:064x}")
 
@@ -258,10 +245,9 @@ def test_it_only_moves_forwards(tmp_path: Path) -> None:
     assert modes == [0o600, 0o700]
 
 
-def test_a_damaged_file_is_named_and_nothing_is_granted(url: str, path: Path) -> None:
-    ledger = opened(url, path.parent)
-    uses = (Ledger.charges, Ledger.verify, lambda it: it.reserve(request(AB), None))
-    for content, use in itertools.product(("", '{"sequence": 7}', "\udcff", "[]"), uses):
+def test_a_damaged_file_is_named_and_nothing_is_granted(book: Book) -> None:
+    path, ledger = book.folder / "ledger.head", book.opened()
+    for content, use in itertools.product(("", '{"sequence": 7}', "\udcff", "[]"), USES):
         path.write_text(content, encoding="utf-8", errors="surrogateescape")
         with pytest.raises(PipelineError, match=f"^{path}: found no ledger's head"):
             use(ledger)
