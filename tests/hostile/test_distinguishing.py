@@ -23,7 +23,7 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import Mechanism
 from tests.engine import reference
 from tests.hostile.fft_accountant import composed, sampled
-from tests.hostile.setting import MOMENTUM, NORM, as_numpy, data, mechanism_of, setup, update_of
+from tests.hostile.test_round import MOMENTUM, NORM, as_numpy, data, mechanism_of, setup, update_of
 from tests.mechanisms import HalfTheNoise, releasing
 
 UNITS, ROWS, Q, Z, ROUNDS, RATE, HIDDEN = 2, 1, 0.9, 1.1, 2, 0.5, (3,)
