@@ -237,6 +237,8 @@ def test_no_two_rounds_share_their_orders() -> None:
     )
 
 
+# The same bits in any company
+
 CPU = torch.device("cpu")
 SHAPE = Architecture(3, 1, 3, (37, 41), -10.0, 0.5)
 

@@ -1,8 +1,8 @@
 """The stages that read private data, of the model and of the clone: charged before that, never
-twice; what they write, refuse, and never say.
+twice; what they write, refuse, and never say; and where no unit is public, what standardises, where
+rollouts begin, what is asked of private units and what that costs.
 """
 
-import json
 import math
 import re
 import shutil
@@ -376,6 +376,8 @@ def test_a_charge_of_another_stage_opens_no_private_rows() -> None:
         paid.open_rows(nothing)
 
 
+# Without public units
+
 CPU = torch.device("cpu")
 NOBODY = {"partition": {"public_fraction": 0, "public": None}, "policy": {"starts": "released"}}
 ASKED = ["scales", "finer_scales", "explained", "first_states"]
@@ -468,7 +470,7 @@ def test_nothing_is_asked_twice_under_one_charge(
     trained(params)
     assert asked == ["explained", "first_states"], "nothing is asked twice under one charge"
     assert states(people) == ["reserved", "committed"]
-    assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
+    assert read_json(OUTPUT / "config.json")["rounds"] == 3
     once, spent = event_from_json(statement()["event"]), statement()["spent_on_dataset"]
     twice = adaptive(once, once, delta=spent["delta"])
     assert spent["epsilon"] == pytest.approx(twice, rel=1e-9)
@@ -492,7 +494,7 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     assert members == params.dynamics.ensemble_size
     assert StartModel.load(OUTPUT, CPU).survival is None
     clone_behaviour.body(params, StageLog())
-    clone = json.loads(Path("models/behaviour/privacy.json").read_text(encoding="utf-8"))
+    clone = read_json(FOLDER / "privacy.json")
     of_model, of_clone = clone["mechanisms"]  # it acts in the scales that the model was told
     assert [query["what"] for query in of_clone["queries"]] == ["persistence"]
     assert 0.9 < of_clone["epsilon"] / epsilon_of(params, "clone") <= 1.0
@@ -509,6 +511,6 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     trained(other)
     assert asked == ["scales", "finer_scales", "residuals"]
     assert not (OUTPUT / "starts.safetensors").exists(), "the answer is gone"
-    config = json.loads((OUTPUT / "config.json").read_text())
+    config = read_json(OUTPUT / "config.json")
     assert any("explains of the reward is not known" in line for line in config["warnings"])
     assert states(people) == ["committed"] * 3

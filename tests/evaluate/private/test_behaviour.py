@@ -192,6 +192,8 @@ def test_a_units_bin_does_not_depend_on_how_many_trajectories_another_unit_has()
     assert torch.equal(*found)
 
 
+# What a unit moves, and means from noisy releases
+
 UNITS, SPOILT = 12, 4
 HOSTILE = (math.nan, math.inf, -1e300, 3e38, 1e8)
 CHAIN = problem(UNITS)
