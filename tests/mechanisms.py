@@ -1,4 +1,4 @@
-"""Mechanisms whose noise is not what they state, and calls that are watched."""
+"""The law of noise, entropy that repeats itself, and calls that are watched."""
 
 from collections.abc import Callable
 from typing import Any
