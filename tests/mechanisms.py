@@ -1,31 +1,12 @@
-"""Mechanisms whose noise is not what they state, and calls that are watched."""
+"""The law of noise, entropy that repeats itself, and calls that are watched."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import chi2
 from torch import Tensor
-
-from primorl.privacy.mechanism.mechanism import Mechanism
-
-
-def releasing(change: Callable[[Mechanism, Tensor], Tensor]) -> type[Mechanism]:
-    """A mechanism that adds what ``change`` makes of its noise, in released units, to the exact
-    sum.
-    """
-
-    class Changed(Mechanism):
-        def release(self, total: Tensor) -> Tensor:
-            noise = super().release(torch.zeros_like(total)).double()
-            return (total / self.expected_cohort + change(self, noise)).float()
-
-    return Changed
-
-
-HalfTheNoise = releasing(lambda mechanism, noise: noise / 2)
 
 
 def is_noise_of(values: Tensor, standard_deviation: float) -> bool:
@@ -39,16 +20,20 @@ class KilledError(BaseException):
 
 
 class SeededEntropy:
-    """Reproducible bytes for tests. Everything made with it is void as a private release."""
+    """Reproducible bytes for tests. Everything made with it is void as a private release.
 
-    seeded = True
+    Attributes:
+        drawn: the last bytes.
+    """
+
+    seeded, drawn = True, b""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
 
     def fill(self, buffer: memoryview) -> None:
         """Overwrite ``buffer`` with the next bytes of the seeded stream."""
-        buffer[:] = self._generator.bytes(len(buffer))
+        self.drawn = buffer[:] = self._generator.bytes(len(buffer))
 
 
 def watch(

@@ -94,18 +94,6 @@ def test_what_is_no_number_or_far_outside_is_not_guessed(
     assert read()[0]["action"] == expected[0]
 
 
-@pytest.mark.parametrize("twice", ["dose", "note"])
-def test_a_column_that_a_join_made_twice_is_named_if_it_is_used(policy: Policy, twice: str) -> None:
-    columns = [*NAMED, twice]
-    rows = pa.table([pa.array([1.0])] * len(columns), names=columns)
-    for of in ("in.parquet", "in.csv"):
-        (pq.write_table if of.endswith("parquet") else pacsv.write_csv)(rows, of)
-        if twice in policy.observation_names:
-            refused(policy, Path(of), "column 'dose': found 2 times, allowed is once")
-        else:
-            assert predict(policy, Path(of), OUT)[0] == 1
-
-
 def test_of_a_clone_with_discrete_actions_probabilities_are_written(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,10 +129,13 @@ def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
         ("in.csv", content, "./in.csv", [], "--out: found the file of --observations"),
         ("in.csv", "age,dose,weight,action\n1,1,5,1\n", "out.csv", ["action"], "action twice"),
         ("in.csv", "age,weight\n1,5\n", "out.csv", [], "found no column 'dose'"),
+        ("in.csv", "age,dose,dose,weight\n1,1,1,5\n", "out.csv", [], "'dose': found 2 times"),
         ("in.csv", 'note,age,dose,weight\n"a,1,1,5\n"b",1,1,5\n', "out.csv", [], "row 1: .* quote"),
         ("in.csv", 'id,age,note\n8,1,"a\n9,1,"b"\n', "out.csv", [], "row 1: found a quote"),
     ):
         refused(policy, text(given, name), says, out, keep=keep)
+    joined = pa.table([pa.array([1.0])] * 5, names=["age", "dose", "weight", "note", "note"])
+    assert predict(policy, write(joined, "in.parquet"), OUT)[0] == 1, "of columns that are used"
     plain = {"age": [1.0], "dose": [1.0], "weight": [5.0], "tags": [["a"]]}
     refused(policy, table(plain | {"dose": [[1.0]]}), r"column 'dose': found list<")
     Path("folder.parquet").mkdir()

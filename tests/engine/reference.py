@@ -1,9 +1,10 @@
 """The slow, obvious round: one unit, one member, one batch at a time, with autograd.
 
-It judges the kernel.
+It judges the kernel and the whole round.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from primorl.engine.local_update import LocalBatches
 from primorl.engine.settings import LocalTraining
 from primorl.model.architecture import TERMINATION_GAIN, CloneNetwork, Network
+
+MARGIN = 1 - 2.0**-14  # the documented hair below the bound
 
 
 def mean_loss(
@@ -58,9 +61,37 @@ def clipped(update: list[Tensor], norm: float, mode: str, members: int) -> list[
     result: list[Tensor] = []
     for group in groups:
         length = math.sqrt(sum(float(u.double().square().sum()) for u in group))
-        bound = norm / math.sqrt(members * len(groups))
+        bound = MARGIN * norm / math.sqrt(members * len(groups))
         result += [u * min(1.0, bound / length) if length > 0 else u for u in group]
     return result
+
+
+def reference_update(
+    start: Sequence[Tensor],
+    batches: Sequence[tuple[Tensor, Tensor]],
+    shape: Network,
+    local: LocalTraining,
+    norm: float,
+    mode: str,
+) -> list[Tensor]:
+    """Δ of one unit, shaped like ``start``, by a step on each batch ``(x, y)``."""
+    joint: list[list[Tensor]] = []
+    for member in range(shape.members):
+        origin = [w[member].clone() for w in start]
+        current = [w.clone() for w in origin]
+        for x, y in batches:
+            leaves = [w.requires_grad_() for w in current]
+            gradients = torch.autograd.grad(mean_loss(leaves, x, y, shape, local.beta_nll), leaves)
+            with torch.no_grad():
+                kept = 1 - local.learning_rate * local.weight_decay
+                moved = [
+                    w * kept - local.learning_rate * g - o
+                    for w, g, o in zip(current, gradients, origin, strict=True)
+                ]
+                held = clipped(moved, norm, mode, shape.members)
+                current = [o + d for o, d in zip(origin, held, strict=True)]
+        joint.append([(now - was).detach() for now, was in zip(current, origin, strict=True)])
+    return [torch.stack(parts) for parts in zip(*joint, strict=True)]
 
 
 def reference_sum(
@@ -71,35 +102,14 @@ def reference_sum(
     norm: float,
     mode: str,
 ) -> list[Tensor]:
-    """Σ_k Δ_k of PriMORL's Algorithm 2 by plain loops; padding is cut away, never multiplied by
-    zero.
-    """
+    """Σ_k Δ_k of PriMORL's Algorithm 2; padding is cut away, never multiplied by zero."""
     total = [torch.zeros(w.shape, dtype=torch.float64) for w in start]
     for unit in range(batches.inputs.shape[1]):
-        for member in range(shape.members):
-            origin = [w[member].clone() for w in start]
-            current = [w.clone() for w in origin]
-            for step in range(batches.inputs.shape[0]):
-                rows = batches.weights[step, unit] > 0
-                if not rows.any():
-                    continue
-                x, y = batches.inputs[step, unit][rows], batches.targets[step, unit][rows]
-                leaves = [w.requires_grad_() for w in current]
-                loss = mean_loss(leaves, x, y, shape, local.beta_nll)
-                gradients = torch.autograd.grad(loss, leaves)
-                with torch.no_grad():
-                    moved = [
-                        w * (1 - local.learning_rate * local.weight_decay)
-                        - local.learning_rate * g
-                        - o
-                        for w, g, o in zip(current, gradients, origin, strict=True)
-                    ]
-                    current = [
-                        o + d
-                        for o, d in zip(
-                            origin, clipped(moved, norm, mode, shape.members), strict=True
-                        )
-                    ]
-            for whole, now, was in zip(total, current, origin, strict=True):
-                whole[member] += (now - was).detach().double()
+        own = [
+            (batches.inputs[step, unit][rows], batches.targets[step, unit][rows])
+            for step, rows in enumerate(batches.weights[:, unit] > 0)
+            if rows.any()
+        ]
+        update = reference_update(start, own, shape, local, norm, mode)
+        total = [whole + part.double() for whole, part in zip(total, update, strict=True)]
     return total

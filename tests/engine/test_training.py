@@ -191,15 +191,6 @@ def test_a_query_is_written_down_before_its_noise_is_drawn_and_never_asked_twice
 QUERIES = tuple(GaussianQuery(name, 1.0, 4.0) for name in ("scales", "finer_scales"))
 
 
-def test_answers_that_are_known_stay_where_a_run_goes_on_with_the_next_query() -> None:
-    asked: list[str] = []
-    setup, first = asking(asked.append, queries=QUERIES), torch.ones(2)
-    half = dataclasses.replace(TrainingState.begin(setup), asked=1, answers={"scales": first})
-    done = answered(setup, half)
-    assert asked == ["finer_scales"]
-    assert done.answers["scales"] is first
-
-
 def test_restored_answers_stand_in_the_order_of_the_plan() -> None:
     """Other processes split what they are sent by that order; a file of tensors keeps none."""
     setup = asking(pytest.fail, queries=QUERIES)

@@ -22,8 +22,8 @@ from tests.evaluate.conftest import random_policy
 Vector = npt.NDArray[np.float32]
 
 
-class Countdown(gymnasium.Env[Vector, Vector]):
-    """Terminates after a random number of steps below 8; step t pays t + the first action."""
+class Endless(gymnasium.Env[Vector, Vector]):
+    """Pays 1 on every step."""
 
     observation_space = Box(-np.inf, np.inf, (2,), np.float32)
     action_space = Box(-1.0, 1.0, (1,), np.float32)
@@ -31,27 +31,12 @@ class Countdown(gymnasium.Env[Vector, Vector]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Vector, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.left, self.time = int(self.np_random.integers(1, 8)), 0
-        return self._observation(), {}
+        return np.zeros(2, dtype=np.float32), {}
 
     def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
-        assert self.left > 0, "stepped past its end"
-        self.left, self.time = self.left - 1, self.time + 1
-        return self._observation(), self.time + float(action[0]), self.left == 0, False, {}
-
-    def _observation(self) -> Vector:
-        return np.array([self.left, self.time], dtype=np.float32)
+        return np.zeros(2, dtype=np.float32), 1.0, False, False, {}
 
 
-class Endless(Countdown):
-    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        return self._observation(), 1.0, False, False, {}
-
-
-# some are truncated
-gymnasium.register("Countdown-v0", lambda **_: Countdown(), max_episode_steps=5)
 gymnasium.register("Endless-v0", lambda **_: Endless())
 
 
@@ -87,34 +72,28 @@ def discrete_policy(policies: int, observation_size: int, actions: int) -> Deter
 
 
 @pytest.mark.parametrize(
-    ("environment", "policy", "tolerance"),
+    ("environment", "policy", "at_once", "tolerance"),
     [
-        ("Pendulum-v1", random_policy(2, 3, 2.0), 1e-3),
-        ("CartPole-v1", discrete_policy(3, 4, 2), 0.0),
+        ("Pendulum-v1", random_policy(2, 3, 2.0), 256, 1e-3),
+        # Episodes that end early: less than one of each policy; uneven; all.
+        *(("CartPole-v1", discrete_policy(3, 4, 2), at_once, 0.0) for at_once in (1, 7, 256)),
     ],
 )
-def test_returns_equal_the_obvious_loop(
-    environment: str, policy: DeterministicPolicy, tolerance: float
+def test_returns_equal_the_obvious_loop_however_they_are_batched(
+    environment: str,
+    policy: DeterministicPolicy,
+    at_once: int,
+    tolerance: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(returns, "_ENVIRONMENTS_AT_ONCE", at_once)
     found = episode_returns(environment, policy, 4, seed=5)
     np.testing.assert_allclose(found, one_by_one(environment, policy, 4, seed=5), rtol=tolerance)
     assert len(np.unique(found)) > 2
+    np.testing.assert_array_equal(episode_returns(environment, policy, 2, seed=5), found[:, :2])
+    assert not np.array_equal(found, episode_returns(environment, policy, 4, seed=2))
     same = episode_returns(environment, DeterministicPolicy.stack([policy.one(0)] * 2), 4, seed=0)
     np.testing.assert_allclose(same[0], same[1], rtol=1e-6)  # policies meet the same starts
-
-
-# less than one episode of each policy; uneven; everything
-@pytest.mark.parametrize("at_once", [1, 7, 256])
-def test_episodes_that_end_early_count_once_however_they_are_batched(
-    at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(returns, "_ENVIRONMENTS_AT_ONCE", at_once)
-    countdown, policy = "Countdown-v0", random_policy(3, 2, 1.0)
-    found = episode_returns(countdown, policy, 10, seed=4)
-    np.testing.assert_allclose(found, one_by_one(countdown, policy, 10, seed=4), rtol=1e-5)
-    assert len(np.unique(np.round(found[0]))) > 2  # episodes of several lengths took part
-    np.testing.assert_array_equal(episode_returns(countdown, policy, 5, seed=4), found[:, :5])
-    assert not np.array_equal(found, episode_returns(countdown, policy, 10, seed=2))
 
 
 @pytest.mark.parametrize(

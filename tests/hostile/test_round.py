@@ -1,67 +1,120 @@
 """An independent round agrees with the engine's to 5e-7 of C, bytes replayed; each planted fault is
 told apart.
+
+It is the smallest training that has everything, with a mechanism that shows what it drew. Imports
+what `train` takes, and the slow loop.
 """
 
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from primorl.engine.setup import TrainingSetup
 from primorl.engine.training import train
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from tests.hostile import numpy_round
-from tests.hostile.setting import (
-    HIGH,
-    LOW,
-    MOMENTUM,
-    NORM,
-    Replayed,
-    Watched,
-    as_numpy,
-    data,
-    mechanism_of,
-    setup,
-)
-from tests.units import Padded
+from primorl.privacy.mechanism.mechanism import Mechanism
+from tests.engine.reference import reference_update
+from tests.mechanisms import SeededEntropy
+from tests.units import Padded, local_training, server_training, training_setup
 
-Q, Z, ROUNDS, BATCH, EPOCHS, RATE, HIDDEN = 0.6, 0.1, 4, 8, 3, 0.1, (7, 5)
+NORM, MOMENTUM, MEMBERS, HIDDEN = 0.5, 0.4, 2, (7, 5)
+Q, Z, ROUNDS, BATCH, EPOCHS, RATE = 0.6, 0.1, 4, 8, 3, 0.1
 AGREES = 5e-7
+
+
+@dataclass(frozen=True)
+class Watched(Mechanism):
+    """Keeps the bytes of every cohort, and every release with its noise alone: the same bytes on a
+    sum of nothing.
+    """
+
+    seen: list[dict[str, Any]] = field(default_factory=list)
+
+    def cohort(self) -> Tensor:
+        drawn = super().cohort()
+        assert isinstance(self.entropy, SeededEntropy)
+        self.seen.append({"coins": self.entropy.drawn})
+        return drawn
+
+    def release(self, total: Tensor) -> Tensor:
+        again = replace(self, entropy=deepcopy(self.entropy))
+        noise = Mechanism.release(again, torch.zeros_like(total))
+        self.seen[-1] |= {"released": super().release(total), "noise": noise}
+        return self.seen[-1]["released"]
+
+
+def joiners(words: bytes, q: float) -> list[int]:
+    """Who joins: unit u whose 64-bit coin lies below q·2^64."""
+    coins = np.frombuffer(words, "<u8")
+    return [u for u, coin in enumerate(coins) if int(coin) < int(q * 2.0**64) or q >= 1]
+
+
+def update_of(
+    run: TrainingSetup,
+    theta: Sequence[NDArray[np.float64]],
+    source: Padded,
+    unit: int,
+    maps: Normaliser,
+) -> list[NDArray[np.float64]]:
+    """Δ of one unit in float64, by the slow loop on its rows in their order."""
+    rows, size = slice(0, int(source.rows[unit])), run.local.batch_size
+    x = (source.inputs[unit, rows].double() - maps.input_mean) / maps.input_scale
+    y = (source.targets[unit, rows].double() - maps.target_mean) / maps.target_scale
+    epoch = [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+    start = [torch.from_numpy(part) for part in theta]
+    batches, clip = epoch * run.local.local_epochs, run.mechanism.clip
+    assert isinstance(clip, EnsembleClip)
+    return as_numpy(reference_update(start, batches, run.architecture, run.local, NORM, clip.mode))
+
+
+def as_numpy(tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
+    return [tensor.double().numpy() for tensor in tensors]
+
+
+def mechanism_of(kind: type["Watched"], *, z: float = Z, mode: Any = "flat") -> "Watched":
+    """Return a mechanism for eight units, two members and three layers."""
+    clip = EnsembleClip(NORM, mode, MEMBERS, len(HIDDEN) + 1)
+    return kind(8, "trajectory", Q, clip, z, ROUNDS, 1e-5, entropy=SeededEntropy(1))
+
+
+def data(sizes: Sequence[int], seed: int, *, constant: bool = False) -> Padded:
+    """Random units of 2 observations and 1 action; ``constant``: all rows of a unit are one."""
+    generator = torch.Generator().manual_seed(seed)
+    most = max(1, *sizes)
+    inputs = torch.randn(len(sizes), 1 if constant else most, 3, generator=generator).expand(
+        -1, most, -1
+    )
+    offsets = torch.randn(len(sizes), 1, 3, generator=generator)
+    return Padded(inputs.contiguous(), offsets + inputs.sin(), torch.tensor(sizes))
 
 
 def differences(kind: type[Watched], source: Padded, mode: str) -> tuple[float, float]:
     """Largest distance, in units of C, of a round's sum and of the weights after all rounds."""
-    entropy = Replayed(b"k" * 32)
-    watched, cohort = (
-        mechanism_of(kind, source.units, 3, q=Q, z=Z, rounds=ROUNDS, mode=mode, entropy=entropy),
-        Q * source.units,
-    )
+    watched = mechanism_of(kind, mode=mode)
+    cohort = Q * source.units
     states: list[Any] = []
     public = (source.inputs.flatten(0, 1), source.targets.flatten(0, 1))
-    run = setup(watched, HIDDEN, rate=RATE, batch=BATCH, epochs=EPOCHS)
+    local = local_training(RATE, BATCH, local_epochs=EPOCHS)
+    shape, server = Architecture(2, 1, MEMBERS, HIDDEN, -4.0, 0.5), server_training(MOMENTUM, 0.0)
+    run = training_setup(watched, shape, local=local, server=server)
     trained = train(run, source, public, save_checkpoint=states.append)
-    scale = as_numpy(
-        [
-            getattr(trained.normaliser, f"{a}_{b}")
-            for a in ("input", "target")
-            for b in ("mean", "scale")
-        ]
-    )
     theta = as_numpy(run.shape(states[0].weights))
     velocity = [np.zeros_like(w) for w in theta]
     worst = 0.0
     assert isinstance(watched, Watched)
     for seen in watched.seen:
         total = [np.zeros_like(w) for w in theta]
-        for unit in numpy_round.joiners(seen["coins"], Q):
-            rows = slice(0, int(source.rows[unit]))
-            x = (source.inputs[unit, rows].double().numpy() - scale[0]) / scale[1]
-            y = (source.targets[unit, rows].double().numpy() - scale[2]) / scale[3]
-            one_epoch = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(x), BATCH)]
-            own = numpy_round.update(
-                theta, one_epoch * EPOCHS, (RATE, NORM, LOW, HIGH), mode == "per_layer"
-            )
+        for unit in joiners(seen["coins"], Q):
+            own = update_of(run, theta, source, unit, trained.normaliser)
             total = [whole + part for whole, part in zip(total, own, strict=True)]
         noise, released = (as_numpy(run.shape(seen[name])) for name in ("noise", "released"))
         step = [(part + cohort * n) / cohort for part, n in zip(total, noise, strict=True)]
@@ -114,15 +167,9 @@ def test_a_plan_that_does_something_else_is_told_apart(kind: type[Watched]) -> N
 def test_the_noise_has_the_stated_deviation() -> None:
     """30,000 numbers: two thirds and three halves of the noise are rejected."""
     for factor in (1.0, 2 / 3, 3 / 2):
-        watched = mechanism_of(
-            Watched, 8, 3, q=Q, z=Z * factor, rounds=1, entropy=Replayed(b"n" * 32)
-        )
+        watched = mechanism_of(Watched, z=Z * factor)
         watched.cohort()
-        noise = (
-            watched.release(torch.zeros(2, 120, 125, dtype=torch.float64)).double().numpy()
-            * Q
-            * 8
-            / NORM
-        )
+        released = watched.release(torch.zeros(2, 120, 125, dtype=torch.float64)).double().numpy()
+        noise = released * Q * 8 / NORM
         assert (abs(float(np.sqrt((noise**2).mean())) / Z - 1) < 0.03) is (factor == 1)
         assert abs(float(noise.mean())) < 0.05

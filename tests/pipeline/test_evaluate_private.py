@@ -15,13 +15,11 @@ from primorl.base import PipelineError
 from primorl.base.files import BEHAVIOUR
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
-from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.behaviour import Asked
 from primorl.evaluate.private.results import Conduct, Outcome, PrivateEvaluation
 from primorl.model.architecture import ModelConfig
 from primorl.policy.config import BehaviourConfig, write_nothing
 from primorl.policy.exported import save
-from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.stages.asking import begin, find_bars
 from primorl.work.jobs import digest_of_settings
@@ -150,18 +148,6 @@ def test_what_is_refused_or_not_asked_reads_nothing(
     assert charged(ready) == []
     found = evaluated(asking(ready, {}))
     assert (found.estimates, found.total, charged(ready)) == ((), None, [])
-
-
-@pytest.mark.parametrize(("where", "method"), [(UnitStore, "transitions"), (Ledger, "commit")])
-def test_a_stage_killed_beside_its_releases_goes_on(
-    ready: Params, where: type, method: str
-) -> None:
-    with killed(1, method, where):
-        evaluated(ready)
-    before = [charge.id for charge in charged(ready)]
-    evaluated(ready)
-    assert [charge.id for charge in charged(ready)][: len(before)] == before
-    assert states(ready) == ["committed"]
 
 
 @pytest.mark.parametrize("at", [1, 2])

@@ -2,7 +2,6 @@
 training say nothing of the rows.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -18,10 +17,8 @@ from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.data.identity.membership import project_secret
 from primorl.stages.splitting import confirm
-from tests.data.builders import episode, episodes, snapshot, write_raw
+from tests.data.builders import episodes, snapshot, write_raw
 from tests.data.sources.tabular_builders import entry, row, write
-from tests.pipeline.training_project import charged, trained, with_changes, write_partitions
-from tests.privacy.ledger.ledgers import at_once
 
 PIPELINE = """
 stages:
@@ -155,24 +152,6 @@ def test_an_output_that_cannot_be_written_is_refused(
     assert capsys.readouterr().err == said
     assert {"data/raw", "metrics/stages/collect.json", "metrics/summary.json"} < {*asked}
     assert any("/checkpoints/" in path for path in asked)
-
-
-def test_two_trials_of_a_queue_that_begin_together_pay_for_their_model_once(small: Params) -> None:
-    """In copies as its workers have them; tests/smoke.py has DVC make one."""
-    params = with_changes(small)
-    write_partitions(episodes(6), [episode(7, 100 + i) for i in range(3)])
-
-    def trial(number: int) -> int:
-        copy = Path(f".dvc/tmp/exps/tmp{number}")
-        for name in ("datasets", "data"):
-            shutil.copytree(name, copy / name)
-        shutil.copy("params.yaml", copy)
-        os.chdir(copy)
-        trained(params)
-        return len(list(Path("models/dynamics").iterdir()))
-
-    assert at_once(lambda: trial(1), lambda: trial(2)) == [3, 3]
-    assert len(charged(params)) == 1
 
 
 def test_people_become_public_by_a_word(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ from primorl.privacy.accounting.epsilon import Training, compose, event_from_jso
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.composition import (
     BEFOREHAND,
+    check_held,
+    check_parts,
     compose_statement,
     count_held,
     held_by_clone,
@@ -30,6 +32,7 @@ from primorl.privacy.statement import (
 from tests.statements import NOT_PRIVATE, OF_TRAINING, PRIVATE
 
 DELTA = 1e-5
+PATH = Path("privacy.json")
 
 
 def statement(
@@ -79,8 +82,17 @@ def test_what_a_clone_and_its_policy_share_counts_once() -> None:
     clone = count_held(own, held_by_clone(model))
     assert clone.epsilon == compose_statement({"a": model, "b": own}).epsilon
     assert (clone.charge, clone.void, count_held(own, held_by_clone(own))) == ("b", model.void, own)
-    near = compose_statement({"models/dynamics": model, "models/behaviour": clone})
+    check_held(PATH, clone, held_by_clone(model))
+    with pytest.raises(PipelineError, match="mechanisms: not those of models/dynamics and of its"):
+        check_held(PATH, own, held_by_clone(model))
+    parts = {"models/dynamics": model, "models/behaviour": clone}
+    near = compose_statement(parts)
     assert near == replace(clone, charge=None)
+    check_parts(PATH, near, parts)
+    with pytest.raises(
+        PipelineError, match=r"not that of models/dynamics/privacy\.json and models/"
+    ):
+        check_parts(PATH, model, parts)
     other = compose_statement({"models/dynamics": replace(model, charge="c"), "b": clone})
     events = [event_from_json(each.event) for each in (model, model, own)]
     assert other.epsilon == compose(events, DELTA).epsilon_pld
@@ -150,9 +162,6 @@ LESS: list[tuple[str, Callable[[Any], Any]]] = [
     ("profile", lambda s: s.profile[1:]),
     ("profile", lambda _: ()),
 ]
-
-
-PATH = Path("privacy.json")
 
 
 def test_a_figure_that_promises_more_is_named() -> None:

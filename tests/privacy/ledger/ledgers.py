@@ -3,6 +3,8 @@
 import hashlib
 import multiprocessing
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from dp_accounting import dp_event
 
+from primorl.commands.main import main
 from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Ledger
@@ -40,6 +43,13 @@ def version(members: Iterable[str], fingerprint: str = "") -> Version:
 def request(data: Version, event: dp_event.DpEvent = GAUSSIAN, **changes: Any) -> Request:
     named = {"dataset": "pendulum", "stage": "train_model", "identity": "identity"} | changes
     return Request(version=data, event=event, delta=DELTA, **named)
+
+
+def primorl(*words: str) -> tuple[int, str, str]:
+    """Run a command; return its exit status and what it printed."""
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        status = main(list(words))
+    return status, out.getvalue(), err.getvalue()
 
 
 def adaptive(*events: dp_event.DpEvent, delta: float = DELTA) -> float:
