@@ -5,8 +5,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import chi2
 from torch import Tensor
+
+from primorl.privacy.mechanism.mechanism import Mechanism
+
+
+def releasing(change: Callable[[Mechanism, Tensor], Tensor]) -> type[Mechanism]:
+    """A mechanism that adds what ``change`` makes of its noise, in released units, to the exact
+    sum.
+    """
+
+    class Changed(Mechanism):
+        def release(self, total: Tensor) -> Tensor:
+            noise = super().release(torch.zeros_like(total)).double()
+            return (total / self.expected_cohort + change(self, noise)).float()
+
+    return Changed
+
+
+HalfTheNoise = releasing(lambda mechanism, noise: noise / 2)
 
 
 def is_noise_of(values: Tensor, standard_deviation: float) -> bool:

@@ -1,6 +1,6 @@
 """The slow, obvious round: one unit, one member, one batch at a time, with autograd.
 
-It judges the kernel and the whole round.
+It judges the kernel, and tells attackers what they need to know.
 """
 
 import math

@@ -26,9 +26,7 @@ from tests.engine.reference import reference_update
 from tests.mechanisms import SeededEntropy
 from tests.units import Padded, local_training, server_training, training_setup
 
-NORM, MOMENTUM, MEMBERS, HIDDEN = 0.5, 0.4, 2, (7, 5)
-Q, Z, ROUNDS, BATCH, EPOCHS, RATE = 0.6, 0.1, 4, 8, 3, 0.1
-AGREES = 5e-7
+LOW, HIGH, NORM, MOMENTUM = -4.0, 0.5, 0.5, 0.4
 
 
 @dataclass(frozen=True)
@@ -80,10 +78,29 @@ def as_numpy(tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
     return [tensor.double().numpy() for tensor in tensors]
 
 
-def mechanism_of(kind: type["Watched"], *, z: float = Z, mode: Any = "flat") -> "Watched":
-    """Return a mechanism for eight units, two members and three layers."""
-    clip = EnsembleClip(NORM, mode, MEMBERS, len(HIDDEN) + 1)
-    return kind(8, "trajectory", Q, clip, z, ROUNDS, 1e-5, entropy=SeededEntropy(1))
+def setup(
+    mechanism: Mechanism, hidden: tuple[int, ...], *, rate: float, batch: int, epochs: int
+) -> TrainingSetup:
+    assert isinstance(mechanism.clip, EnsembleClip)
+    shape = Architecture(2, 1, mechanism.clip.members, hidden, LOW, HIGH)
+    local = local_training(rate, batch, local_epochs=epochs)
+    return training_setup(
+        mechanism, shape, local=local, server=server_training(MOMENTUM, 0.0, 1000)
+    )
+
+
+def mechanism_of(
+    kind: type[Mechanism],
+    units: int,
+    layers: int,
+    *,
+    q: float,
+    z: float,
+    rounds: int,
+    **changes: Any,
+) -> Mechanism:
+    clip = EnsembleClip(NORM, changes.pop("mode", "flat"), changes.pop("members", 2), layers)
+    return kind(units, "trajectory", q, clip, z, rounds, 1e-5, **changes)
 
 
 def data(sizes: Sequence[int], seed: int, *, constant: bool = False) -> Padded:
@@ -97,15 +114,20 @@ def data(sizes: Sequence[int], seed: int, *, constant: bool = False) -> Padded:
     return Padded(inputs.contiguous(), offsets + inputs.sin(), torch.tensor(sizes))
 
 
+Q, Z, ROUNDS, BATCH, EPOCHS, RATE, HIDDEN = 0.6, 0.1, 4, 8, 3, 0.1, (7, 5)
+AGREES = 5e-7
+
+
 def differences(kind: type[Watched], source: Padded, mode: str) -> tuple[float, float]:
     """Largest distance, in units of C, of a round's sum and of the weights after all rounds."""
-    watched = mechanism_of(kind, mode=mode)
-    cohort = Q * source.units
+    entropy = SeededEntropy(1)
+    watched, cohort = (
+        mechanism_of(kind, source.units, 3, q=Q, z=Z, rounds=ROUNDS, mode=mode, entropy=entropy),
+        Q * source.units,
+    )
     states: list[Any] = []
     public = (source.inputs.flatten(0, 1), source.targets.flatten(0, 1))
-    local = local_training(RATE, BATCH, local_epochs=EPOCHS)
-    shape, server = Architecture(2, 1, MEMBERS, HIDDEN, -4.0, 0.5), server_training(MOMENTUM, 0.0)
-    run = training_setup(watched, shape, local=local, server=server)
+    run = setup(watched, HIDDEN, rate=RATE, batch=BATCH, epochs=EPOCHS)
     trained = train(run, source, public, save_checkpoint=states.append)
     theta = as_numpy(run.shape(states[0].weights))
     velocity = [np.zeros_like(w) for w in theta]
@@ -167,9 +189,13 @@ def test_a_plan_that_does_something_else_is_told_apart(kind: type[Watched]) -> N
 def test_the_noise_has_the_stated_deviation() -> None:
     """30,000 numbers: two thirds and three halves of the noise are rejected."""
     for factor in (1.0, 2 / 3, 3 / 2):
-        watched = mechanism_of(Watched, z=Z * factor)
+        watched = mechanism_of(Watched, 8, 3, q=Q, z=Z * factor, rounds=1, entropy=SeededEntropy(2))
         watched.cohort()
-        released = watched.release(torch.zeros(2, 120, 125, dtype=torch.float64)).double().numpy()
-        noise = released * Q * 8 / NORM
+        noise = (
+            watched.release(torch.zeros(2, 120, 125, dtype=torch.float64)).double().numpy()
+            * Q
+            * 8
+            / NORM
+        )
         assert (abs(float(np.sqrt((noise**2).mean())) / Z - 1) < 0.03) is (factor == 1)
         assert abs(float(noise.mean())) < 0.05
