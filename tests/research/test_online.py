@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from primorl.online.learning import SimulatedUsers, Update
+from primorl.online.learning import PARAMETERS, SimulatedUsers, Update
 from research.classic_control import batch
 from research.online import TASKS, Run, cases, multiplier
 from research.paper_mode import AdamDPPG, CarriedUsers, ReleasedMoments, loose, measure
@@ -67,3 +67,11 @@ def test_the_papers_critic_carries_a_user_to_the_next_cohort() -> None:
         assert (measure(update, 2) == 0) == same, (
             "the attack reads the canary off the papers' mode alone"
         )
+
+
+def test_released_moments_turn_the_first_step() -> None:
+    data, values = met(SHAPE), recorded(RELEASED, SHAPE, met(SHAPE, seed=9)).values
+    fresh = {PARAMETERS: values[PARAMETERS]}
+    turned, plain = (recorded(RELEASED, SHAPE, data, each).rows[0] for each in (values, fresh))
+    assert torch.equal(plain, recorded(STRICT, SHAPE, data, fresh).rows[0])
+    assert not torch.allclose(turned, plain)
