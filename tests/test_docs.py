@@ -12,7 +12,7 @@ import pytest
 
 import primorl
 from docs.tools import notebooks, reference, site
-from docs.tools.commands import wrong_commands
+from docs.tools.commands import Command, commands, problems, wrong_commands
 from docs.tools.markdown import ROOT, broken_links
 
 PAGES = [ROOT / name for name in site.FROM_ROOT]
@@ -74,6 +74,34 @@ def test_pages_that_the_code_names_exist() -> None:
             named |= set(re.findall(r"(?:docs|benchmarks)/[a-z/_-]+\.md", text))
     assert "benchmarks/results.md" in named
     assert sorted(page for page in named if not (ROOT / page).is_file()) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    """A file that is gone, a figure that was never made, a heading that was renamed."""
+    (tmp_path / "other.md").write_text("# Title: `x` (twice)\n\n```\n# in code\n```\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](other.md#title-x-twice) [b](gone.md) ![c](figures/gone.png) [d](other.md#in-code) "
+        "[e](#nowhere)\n`[f](gone.md)`\n```\n[g](gone.md)\n```\n"
+    )
+    found = [wrong.split(": ")[1] for wrong in broken_links(page)]
+    assert found == ["gone.md", "figures/gone.png", "other.md#in-code", "#nowhere"]
+
+
+def test_a_command_that_does_not_parse_is_found() -> None:
+    for line, said in (
+        ("primorl paln", "no command paln"),
+        ("primorl plan --invented", "no option --invented"),
+        ("primorl predict --out a.csv", "--observations is missing"),
+        ("primorl release examples/gone.yaml", "no file examples/gone.yaml"),
+        ("dvc repro trian_model", "no stage trian_model"),
+        ("dvc exp run -S privacy.target_espilon=1", "params.yaml has no privacy.target_espilon"),
+        ("make tests", "no target tests"),
+        ("python -m benchmarks.speed.gone", "no module benchmarks.speed.gone"),
+    ):
+        (command,) = commands(f"```sh\n{line}\n```\n")
+        assert any(said in problem for problem in problems(command)), line
+        assert commands(f"Run `{line}` first.\n") == [Command(command.words, False)]
 
 
 def test_the_site_has_the_reference_and_its_links_stay_inside() -> None:

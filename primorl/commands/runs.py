@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +16,6 @@ from primorl.base.files import (
     LATEST_REPORT,
     MODEL,
     ONLINE_METRICS,
-    PARAMS,
     POLICY,
     REPORT,
     SUMMARY,
@@ -253,8 +253,9 @@ def summary(as_json: AsJson = False) -> None:
         )
     if REPORT.exists():
         print(f"report   {REPORT}")
-    if PARAMS.exists() and (command := viewer(load())):
-        print(f"mlflow   `{command}`")
+    with suppress(PipelineError):  # of settings that a person edits just now
+        if command := viewer(load()):
+            print(f"mlflow   `{command}`")
 
 
 def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
@@ -274,8 +275,7 @@ def runs(as_json: AsJson = False) -> None:
 
     Results are those of MLflow: returns that a simulator measured come first. Then come gains over
     today's practice by a model, which do not compare: the newest first, whatever the advice. `data`
-    tells versions of the data apart, and `units` how many joined and left since the version before;
-    `ε by then` is what all runs had spent on the same units by then; `set` are settings that a
+    tells versions of the data apart; `ε by then` is what all runs had spent on the same units by then; `set` are settings that a
     person wrote and that differ.
 
     Examples:

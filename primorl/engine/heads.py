@@ -153,8 +153,9 @@ class Products:
         columns explain, for the pair that explains most, and its standard error.
 
         What the largest of so many pairs has by chance is subtracted (Laurent and Massart 2000,
-        lemma 1): of the noise, and of ``units`` people, whose vectors have norm 1 at most. What
-        several pairs explain alike, as columns that correlate do, counts once.
+        lemma 1): of the noise, and of ``units`` people, whose vectors have norm 1 at most and are
+        taken as spread evenly over all answers. What several pairs explain alike, as columns that
+        correlate do, counts once.
 
         Args:
             squares: for each pair of columns, the sum of the squares of its answers.

@@ -184,9 +184,7 @@ def train_for(
         PipelineError: another process was lost.
     """
     stage, charge = paid.charge.stage, paid.charge
-    several, spaces = setup.execution.ranks > 1, partitions.manifest.info.spaces
-    of_model = (*spaces.observation_names, "reward", "termination")
-    names = spaces.action_names if isinstance(setup, CloningSetup) else of_model
+    several = setup.execution.ranks > 1
     with (
         training_report(log, setup.mechanism.rounds, stage, paid.state.started) as report,
         Processes() if several else nullcontext() as group,
@@ -208,6 +206,7 @@ def train_for(
             on_round=report,
             group=group,
         )
+    names = (*partitions.manifest.info.spaces.observation_names, "reward")
     for name, found in zip(names, trained.explained or (), strict=False):
         if found is not None:
             log.metric(f"explained.{name}", found.share)
@@ -481,7 +480,7 @@ def warn_of_reasons(
         found.append(
             "people act by limits or combinations of columns that the clone does not know, and "
             "then the model errs about what they did not do (of what the clone leaves of their "
-            f"actions, the square of a column or the product of two explains about "
+            "actions, the square of a column or the product of two explains about "
             f"{min(share, 1.0):.0%}, standard error {error:.0%}); a column with the combination "
             "helps, and more people or a larger ε where the clone is too simple"
         )

@@ -22,6 +22,7 @@ from scipy import stats
 from torch import Tensor
 
 from primorl.base import PipelineError
+from primorl.data.storage.rows import UnitStore
 from primorl.engine import local_update
 from primorl.engine.local_update import Kernel, LocalBatches, read_batches
 from primorl.engine.rounds import Rounds, check_independence, check_setup, chunk_sizes, cut_chunks
@@ -34,9 +35,11 @@ from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.mechanism import MOST_UNITS, Mechanism
 from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy
+from tests.data.builders import episode, table
 from tests.engine.kernel import KINDS, batches_of, equal, gap, joint_norm, network, some, weights_of
 from tests.engine.reference import reference_sum
 from tests.model.models import plain_maps
+from tests.pipeline.training_project import write_partition
 from tests.units import Ragged, local_training, make_units, training_setup
 
 TOLERANCE = 5e-5  # of the sum's norm
@@ -161,6 +164,25 @@ def test_neighbouring_rounds_differ_by_at_most_the_clip(
     row = torch.tensor((values * 4)[:4]).expand(length, 4)
     both = Ragged([*others.inputs, row], [*others.targets, row])
     assert gap(round_sum(both, shape, mode), round_sum(others, shape, mode)) <= 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_the_last_chunk_is_left(kind: str) -> None:
+    shape = network(kind)
+    local, clip, start = (
+        local_training(0.05, 8, weight_decay=0.1),
+        clip_of(shape),
+        weights_of(shape),
+    )
+    kernel = Kernel(shape, local, clip)
+    kernel.sum(start, batches_of(shape, [3, 2, 5, 2], 8))
+    for steps in ([3, 1], [8] * 6):
+        with torch.inference_mode():
+            for held in kernel.workspace._held.values():
+                held.fill_(math.nan)
+        batches = batches_of(shape, steps, 8, seed=1)
+        again = kernel.sum(start, batches)
+        assert equal(again, Kernel(shape, local, clip).sum(start, batches))
 
 
 def numbered(lengths: list[int]) -> Ragged:
@@ -571,3 +593,30 @@ with start_pool(2) as pool:
         check=True,
     )
     assert found.stdout.strip() == "2", found.stderr
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+def test_removing_a_person_moves_a_round_by_at_most_the_clip(
+    tmp_path: Path, by_person: bool
+) -> None:
+    shape, sums = Architecture(3, 1, 2, (8,), -10.0, 0.5), []
+    maps = plain_maps(4, 4)
+    for people in (3, 2):
+        names = [f"t{i:02d}" for i in range(4 * people)]
+        units = [f"p{i // 4}" for i in range(4 * people)] if by_person else names
+        folder = tmp_path / str(people)
+        write_partition(
+            folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names)
+        )
+        store = UnitStore.open(folder)
+        clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+        assert store.units == (people if by_person else 4 * people)
+        mechanism = Mechanism(store.units, "person", 1.0, clip, 1.0, 1, 1e-3)
+        # One batch.
+        setup = training_setup(
+            mechanism, shape, local=local_training(learning_rate=1.0, batch_size=64)
+        )
+        sums.append(Rounds(setup, store, maps).sum(flatten(shape.initial_weights(0))))
+    moved = float((sums[0] - sums[1]).norm())
+    assert (moved <= 0.5 * (1 + 1e-6)) is by_person
+    assert moved > 0.45, "the clip binds, or nothing was tested"

@@ -85,7 +85,7 @@ def test_two_columns_that_decide_together_are_found(together: bool) -> None:
     query = of_products(2)
     answer = query.total(log, plain_maps(2, 2), line).double() / (ONE * log.units)
     share, error = query.share(answer, 0.003, log.units)
-    assert (share > 0.15) == together
+    assert (share > 0.1) == together
     assert (abs(share) < 0.02) != together
     assert error < 0.05
     assert bool(warn_of_reasons((0.0, 0.0), (share, error))) == together

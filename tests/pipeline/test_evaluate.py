@@ -34,6 +34,10 @@ from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
+from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.accounting.figures import stated
+from primorl.privacy.composition import compose_statement, count_held, held_by_clone
+from primorl.privacy.mechanism.mechanism import GaussianQuery
 from primorl.privacy.statement import SpentOnDataset
 from primorl.tracking import results
 from tests import statements
@@ -47,7 +51,7 @@ STAGES += ["optimize_policy", "evaluate_private"]
 DATA = replace(INFO, dataset="pendulum-replay")
 OF_THESE_DATA: dict[str, Any] = {"units": 9, "dataset_fingerprint": INFO.dataset_fingerprint}
 OF_TRAINING = replace(statements.OF_TRAINING, **OF_THESE_DATA)
-STATEMENT = statements.PRIVATE | OF_THESE_DATA
+STATEMENT, NOT_PRIVATE = statements.PRIVATE | OF_THESE_DATA, statements.NOT_PRIVATE | OF_THESE_DATA
 EPOCHS = [random_policy(1, 3, 2.0, seed) for seed in range(3)]
 ROWS = table(episodes(3), names=["p0", "p1", "p2"])
 
@@ -106,13 +110,37 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
         for folder, content in statements.items():
             write_json(Path(f"models/{folder}/privacy.json"), content)
 
-    for key, value in {"units": 9999, "epsilon": 3.0, "void": ["noise is seeded"]}.items():
+    for key, value in {"units": 9999, "dataset_fingerprint": "ab" * 32, "epsilon": 3.0}.items():
         state(policy=STATEMENT | {key: value}, dynamics=STATEMENT)
         refused(f"{key}: not that of models/dynamics/privacy.json")
+    for admitted in ({"void": ["noise is seeded"]}, NOT_PRIVATE):
+        state(policy=STATEMENT, dynamics=STATEMENT | admitted)
+        refused("not that of models/dynamics/privacy.json")
     state(policy=STATEMENT)
     refused("models/dynamics/privacy.json: ")
     state(policy=STATEMENT, dynamics=STATEMENT)
     refused("found a policy of variant 'private'", chosen("no_privacy"))
+
+
+@pytest.mark.usefixtures("project")
+def test_a_clone_in_scales_that_private_people_told_counts_the_model() -> None:
+    """Twin: of a model that asked nobody for scales, the clone counts itself alone."""
+    training = Training(0.1, 4.083, 150, (14.0,))
+    asked = (GaussianQuery("scales", 1.0, 14.0).statement(1e-5),)
+    figures = stated(training.event, training.spent(1e-5))
+    model = replace(OF_TRAINING, charge="model", queries=asked, **figures)
+    clone = replace(OF_TRAINING, charge="clone")
+    counted = count_held(clone, held_by_clone(model))
+    assert held_by_clone(clone) == {}
+    both = compose_statement({"models/dynamics": model, "models/behaviour": counted})
+    for folder, own in (("dynamics", model), ("policy", both), ("behaviour", clone)):
+        write_json(Path(f"models/{folder}/privacy.json"), own.to_json())
+    refused("behaviour/privacy.json: mechanisms: not those of models/dynamics and of its own")
+    write_json(Path("models/behaviour/privacy.json"), counted.to_json())
+    run(chosen())
+    SUMMARY.unlink()
+    write_json(POLICY / "privacy.json", model.to_json())  # as if there were no clone
+    refused("not that of models/dynamics/privacy.json and models/behaviour/privacy.json")
 
 
 def test_the_summary_and_mlflow_say_what_the_policy_earns(
