@@ -275,8 +275,8 @@ def runs(as_json: AsJson = False) -> None:
 
     Results are those of MLflow: returns that a simulator measured come first. Then come gains over
     today's practice by a model, which do not compare: the newest first, whatever the advice. `data`
-    tells versions of the data apart; `ε by then` is what all runs had spent on the same units by then; `set` are settings that a
-    person wrote and that differ.
+    tells versions of the data apart; `ε by then` is what all runs had spent on the same units by
+    then; `set` are settings that a person wrote and that differ.
 
     Examples:
       primorl runs                      a table

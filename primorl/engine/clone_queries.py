@@ -10,9 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from primorl.engine.heads import ONE_NUMBER, Products
+from primorl.engine import heads
 from primorl.engine.queries import PredictionQuery
 from primorl.model.ensemble import Weights, bound_softly, outputs
+from primorl.model.features import OneHot
 from primorl.privacy.mechanism.mechanism import BoundedSum
 
 _FARTHEST_COLUMN = 2.0  # in its scale, of squares and products
@@ -52,7 +53,7 @@ class PersistenceQuery(_CloneQuery):
     that no column has, or what the clone cannot express. A unit of one row adds nothing.
     """
 
-    contribution: ClassVar[BoundedSum] = ONE_NUMBER
+    contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `PredictionQuery.summarise`."""
@@ -71,16 +72,17 @@ class ProductsQuery(_CloneQuery):
     It is 0 where all that is left beside the clone is chance, or goes by what no column has.
     """
 
-    products: Products
+    observations: int
+    one_hot: OneHot
 
     @property
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
-        return self.products.contribution
+        return heads.products_contribution(self.observations, self.targets, self.one_hot)
 
     @cached_property
     def _pairs(self) -> Tensor:
-        return torch.tensor(self.products.pairs).T
+        return torch.tensor(heads.list_products(self.observations, self.one_hot)).T
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `PredictionQuery.summarise`."""
@@ -94,8 +96,15 @@ class ProductsQuery(_CloneQuery):
         return torch.cat(asked) / math.sqrt(len(first))
 
     def share(self, answer: Tensor, noise: float, units: int) -> tuple[float, float]:
-        """See `Products.share`: post-processing. The clip takes from it."""
-        groups = torch.tensor(self.products.groups)
-        squares = answer.double().view(self.targets, -1).square().sum(0)
-        found = torch.bincount(groups, squares)
-        return self.products.share(found.tolist(), noise, units)
+        """Estimate the share of what the clone leaves of actions that squares and products explain
+        together, as if they were uncorrelated, and its standard error: post-processing.
+
+        Columns that go together count several times, so that it is too large there. The clip takes
+        from it, and so does what ``units`` people can scatter by chance, whose vectors have norm 1
+        at most.
+        """
+        count, size = len(answer) / self.targets, len(answer)
+        found = float(answer.square().sum()) - size * noise**2
+        extra = 2 * noise * math.sqrt(max(found, 0.0))
+        none = heads.error_of_products(size, self.targets, noise)
+        return count * (found - 1 / units), math.hypot(none, count * extra)

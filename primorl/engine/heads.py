@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING
 
 from primorl.model.features import OneHot
@@ -99,90 +96,29 @@ def explained_contribution(targets: int) -> BoundedSum:
     return BoundedSum(3 * targets, math.sqrt(_USUAL_VARIANCE * 2))
 
 
-@dataclass(frozen=True)
-class Products:
-    """Squares and products of columns that `PRODUCTS` asks about, in numbers.
-
-    A category's square and the product of two categories of one part are no more than lines, and
-    left out.
+@cache
+def list_products(observations: int, one_hot: OneHot) -> tuple[tuple[int, int], ...]:
+    """List the pairs of columns whose product `PRODUCTS` asks about. A category's square and the
+    product of two categories of one part are no more than lines, and left out.
     """
+    owner = {first + place: first for first, size in one_hot for place in range(size)}
+    pairs = itertools.combinations_with_replacement(range(observations), 2)
+    return tuple(
+        (one, other) for one, other in pairs if one not in owner or owner[one] != owner.get(other)
+    )
 
-    observations: int
-    actions: int
-    one_hot: OneHot
 
-    @property
-    def contribution(self) -> BoundedSum:
-        """A unit's contribution: each residual times each product."""
-        columns, parts = self.observations, sum(size * (size + 1) for _, size in self.one_hot)
-        return BoundedSum(self.actions * (columns * (columns + 1) - parts) // 2, 1.0)
+def products_contribution(observations: int, actions: int, one_hot: OneHot) -> BoundedSum:
+    """Return the contribution of a unit to the query of squares and products."""
+    parts = sum(size * (size + 1) for _, size in one_hot)
+    return BoundedSum(actions * (observations * (observations + 1) - parts) // 2, 1.0)
 
-    @cached_property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Indices of the two columns of each product."""
-        owner = self._owner
-        pairs = itertools.combinations_with_replacement(range(self.observations), 2)
-        return tuple(
-            (one, other)
-            for one, other in pairs
-            if one not in owner or owner[one] != owner.get(other)
-        )
 
-    @cached_property
-    def groups(self) -> tuple[int, ...]:
-        """Number of the pair of columns that each product belongs to, where the categories of a
-        part are one column.
-        """
-        owner = self._owner
-        found = [(owner.get(one, one), owner.get(other, other)) for one, other in self.pairs]
-        numbers = {pair: number for number, pair in enumerate(dict.fromkeys(found))}
-        return tuple(numbers[pair] for pair in found)
-
-    @cached_property
-    def _sizes(self) -> tuple[int, ...]:
-        """How many answers each pair of columns has."""
-        counted = Counter(self.groups)
-        return tuple(self.actions * counted[pair] for pair in range(len(counted)))
-
-    @property
-    def _owner(self) -> dict[int, int]:
-        return {first + place: first for first, size in self.one_hot for place in range(size)}
-
-    def share(self, squares: Sequence[float], noise: float, units: int) -> tuple[float, float]:
-        """Estimate the share of what a clone leaves of actions that the products of one pair of
-        columns explain, for the pair that explains most, and its standard error.
-
-        What the largest of so many pairs has by chance is subtracted (Laurent and Massart 2000,
-        lemma 1): of the noise, and of ``units`` people, whose vectors have norm 1 at most and are
-        taken as spread evenly over all answers. What several pairs explain alike, as columns that
-        correlate do, counts once.
-
-        Args:
-            squares: for each pair of columns, the sum of the squares of its answers.
-            noise: standard deviation of the noise on each answer.
-            units: how many people were asked.
-        """
-        pairs = zip(squares, self._sizes, strict=True)
-        return max(self._judge(square, size, noise, units) for square, size in pairs)
-
-    def can_tell(self, share: float, noise: float, units: int) -> bool:
-        """Whether it would surely be told that one pair of numbers explains this share."""
-        variance = self._variance(noise, units)
-        square = share / len(self.pairs) + self.actions * variance
-        found, error = self._judge(square, self.actions, noise, units)
-        return found > SURELY_EXPLAINED * error
-
-    def _variance(self, noise: float, units: int) -> float:
-        """Return the variance of an answer that is nothing but chance."""
-        return noise**2 + 1 / (self.contribution.size * units)
-
-    def _judge(self, square: float, size: int, noise: float, units: int) -> tuple[float, float]:
-        """Estimate the share of a pair of columns that has ``size`` answers; see `share`."""
-        variance, likely = self._variance(noise, units), math.log(len(self._sizes))
-        chance = size + 2 * math.sqrt(size * likely) + 2 * likely
-        signal = max(square - size * variance, 0.0)
-        error = math.sqrt(2 * size * variance**2 + 4 * signal * variance)
-        return len(self.pairs) * (square - chance * variance), len(self.pairs) * error
+def error_of_products(size: int, actions: int, noise: float) -> float:
+    """Return the standard error of the share that `PRODUCTS` explains where it is none, for noise
+    of this standard deviation on each of ``size`` numbers.
+    """
+    return size / actions * noise**2 * math.sqrt(2 * size)
 
 
 def first_state_contribution(observations: int, one_hot: OneHot) -> BoundedSum:

@@ -345,15 +345,14 @@ class CloningSetup(TrainingSetup):
         shape, columns = self.architecture, self.columns
         bounds = shape.log_variance_low, shape.log_variance_high
         asked = shape.action_size, shape.discrete_actions, bounds
-        products = heads.Products(columns.observation_size, shape.action_size, columns.one_hot)
         made: dict[str, queries.LateQuery] = {
             heads.PERSISTENCE: PersistenceQuery(*asked),
-            heads.PRODUCTS: ProductsQuery(*asked, products),
+            heads.PRODUCTS: ProductsQuery(*asked, columns.observation_size, columns.one_hot),
         }
         return {query.what: made[query.what] for query in self.mechanism.queries}
 
     def estimate_products(self, answers: Answers) -> tuple[float, float] | None:
-        """Estimate what products of one pair of columns explain of what the clone leaves, with its
+        """Estimate what squares and products of columns explain of what the clone leaves, with its
         standard error; None: nobody was asked, or the answer was lost.
         """
         if heads.PRODUCTS not in answers:

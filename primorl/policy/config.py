@@ -200,8 +200,9 @@ class BehaviourConfig(records.FileRecord):
     standard deviation stands beside it; `null`: nobody was asked, or the answer was lost.
     """
     products: tuple[records.Finite, records.NonNegative] | None = None
-    """Share of what it leaves of actions that products of one pair of columns explain, with noise,
-    and its standard error; `null`: nobody was asked, or the answer was lost.
+    """Share of what it leaves of actions that squares and products of columns explain, as if these
+    were uncorrelated, with noise, and its standard error; `null`: nobody was asked, or the answer
+    was lost.
     """
     warnings: tuple[records.Line, ...] = ()
     """What bars a trial of policies that are compared with it."""

@@ -49,8 +49,8 @@ _DRAW = "privacy.draw pays for another draw"
 # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the
 # model
 _COPIES = 8
-_COMBINED = 0.1
-"""Share of what a clone leaves of actions that products of one pair of columns explain, up to which
+_COMBINED = 0.15
+"""Share of what a clone leaves of actions that squares and products of columns explain, up to which
 chance or a clone's error explains it (benchmarks/results.md)."""
 _PERSISTENT = 0.33
 """How alike two actions in a row deviate from a clone, up to which chance or weak habits explain it
@@ -480,9 +480,9 @@ def warn_of_reasons(
         found.append(
             "people act by limits or combinations of columns that the clone does not know, and "
             "then the model errs about what they did not do (of what the clone leaves of their "
-            "actions, the square of a column or the product of two explains about "
-            f"{min(share, 1.0):.0%}, standard error {error:.0%}); a column with the combination "
-            "helps, and more people or a larger ε where the clone is too simple"
+            f"actions, squares and products of columns explain up to {min(share, 1.0):.0%}, "
+            f"standard error {error:.0%}); a column with the combination helps, and more people or "
+            "a larger ε where the clone is too simple"
         )
     for line in found:
         say(f"clone_behaviour: warning: {line}")

@@ -207,8 +207,9 @@ class CloneJob(TrainingJob):
     def build_mechanism(self, manifest: Manifest) -> Mechanism:
         """Build the mechanism on the units of the manifest."""
         spaces = manifest.info.spaces
-        products = heads.Products(spaces.observation_size, spaces.action_size, spaces.one_hot)
-        asked = {heads.PERSISTENCE: heads.ONE_NUMBER, heads.PRODUCTS: products.contribution}
+        sizes = spaces.observation_size, spaces.action_size, spaces.one_hot
+        products = heads.products_contribution(*sizes)
+        asked = {heads.PERSISTENCE: heads.ONE_NUMBER, heads.PRODUCTS: products}
         return self.mechanism.build(manifest, self.network(manifest), asked)
 
 

@@ -484,12 +484,13 @@ def _noise_of(job: CloneJob, manifest: Manifest) -> float:
 def _can_tell_products(manifest: Manifest, noise_multiplier: float) -> bool:
     """Whether `PRODUCTS` would be told of a half of what the clone leaves; it is not asked else."""
     spaces, units = manifest.info.spaces, manifest.private_units
-    products = heads.Products(spaces.observation_size, spaces.action_size, spaces.one_hot)
-    asked = products.contribution
+    actions = spaces.action_size
+    asked = heads.products_contribution(spaces.observation_size, actions, spaces.one_hot)
+    noise = noise_multiplier * asked.sensitivity / units
+    error = heads.error_of_products(asked.size, actions, noise) + asked.size / actions / units
     if not 0 < asked.size <= _MOST_PRODUCTS:
         return False
-    noise = noise_multiplier * asked.sensitivity / units
-    return products.can_tell(_TOLD_OF_PRODUCTS, noise, units)
+    return heads.SURELY_EXPLAINED * error <= _TOLD_OF_PRODUCTS
 
 
 def _job_of(
