@@ -120,7 +120,7 @@ def _python(_: "Params") -> Iterator[str]:
     except (KeyError, OSError):
         raise PipelineError("USER: not set, and this user has no name here; DVC needs it") from None
     ours, found = Path(sys.executable).parent, shutil.which("python")
-    if found is None or Path(found).absolute().parent != ours:
+    if found is None or not Path(found).parent.samefile(ours):
         yield (
             f"note: {found or 'no python'} is first on PATH, with which `dvc repro` would run the "
             f"stages; put {ours} first: source {ours}/activate"

@@ -75,8 +75,8 @@ def refuse_small_buffer(buffer_size: int, rollout_batch: int, horizon: int) -> N
 
 FILE, BEHAVIOUR_FILE, SPREAD = "config.json", "behaviour.json", "spread.safetensors"
 GET_POLICY = (
-    "name a policy's folder (--policy DIR); in a project `dvc repro optimize_policy` makes "
-    "models/policy, and in a clone of one `dvc pull` fetches it"
+    "name a policy's folder (--policy DIR); in a project `primorl run`, which says first "
+    "what it charges, makes models/policy, and in a clone of one `dvc pull` fetches it"
 )
 """What to do where no policy is there."""
 NO_BEHAVIOUR = (

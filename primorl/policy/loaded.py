@@ -326,7 +326,7 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
         reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
         raise PipelineError(
             f"{path}: not a policy ({reason}): damaged, or fetched without Git LFS; fetch it "
-            "again, or run `dvc repro optimize_policy`"
+            "again, or run `primorl run`, which says first what it charges"
         ) from None
 
 

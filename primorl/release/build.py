@@ -102,7 +102,8 @@ def _collect_records(run: VerifiedRun, params: Params) -> dict[str, Any]:
     left = [key for key in DECLARED_TEXTS if key not in declared]
     if summary.env_id is None and left:
         raise PipelineError(
-            f"{_entry(summary)}: {', '.join(left)}: not stated; the card needs each, for free"
+            f"{_entry(summary)}: {', '.join(left)}: not stated; the card needs each, and an edit "
+            "charges nothing"
         )
     asked = answers if answers.asked else None
     evaluation = _quote(summary)

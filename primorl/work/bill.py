@@ -194,7 +194,7 @@ class Bill:
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which "
             f"{at_most(self.spent)} is spent and {left_of(self.budget.epsilon, self.spent)} left; "
             f"with {name_charges(self.unpaid)} it would be about {at_most(self.after)}; {remedy}, "
-            "or put the last ε back in params.yaml. Nothing was charged"
+            "or put back in params.yaml what the last run had. Nothing was charged"
         )
 
     def refuse_unpayable(self) -> None:

@@ -453,7 +453,10 @@ class TabularReader:
         if not finite.all():
             bad = ", ".join(repr(names[i]) for i in np.flatnonzero(~finite.all(axis=0)))
             moved = "or, if rows have the reward of the row before, move all"
-            missing = {"reward": f"{FILL_IN}; {moved}", "action": f"fill it in; {EVENT}"}
+            missing = {
+                "reward": f"fill it in, or drop the trajectory; {moved}",
+                "action": f"fill it in; {EVENT}",
+            }
             self._log.refuse(
                 rows,
                 np.flatnonzero(~finite.all(axis=1)),
