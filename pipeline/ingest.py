@@ -17,8 +17,9 @@ def body(params: Params, log: StageLog) -> None:
     try:
         ingest(RAW, TRAJECTORIES, params.dataset, params.chosen)
     except BadRows as wrong:
-        remedy = f"{RAW} is a copy: correct the source itself, then `dvc repro -f collect`"
-        raise PipelineError(f"{wrong}; {remedy}") from None
+        entry = f"datasets/{params.dataset}.yaml"
+        source = f"{RAW} is a copy: correct the source itself, then `dvc repro -f collect`"
+        raise PipelineError(f"{wrong}; {source}; or correct {entry}") from None
 
 
 if __name__ == "__main__":

@@ -112,6 +112,12 @@ def _inside_if_file(url: str) -> str:
     return url
 
 
+def _filled_in(text: str) -> str:
+    if text == "FILL IN":
+        raise ValueError("replace what the draft left open")
+    return text
+
+
 def _text(value: Any) -> Any:
     if isinstance(value, bool | float):
         raise ValueError("allowed: a text; write it in quotes, as the log has it")
@@ -140,7 +146,9 @@ Text = Annotated[str, Field(max_length=_MOST_CHARACTERS)]
 Sentence = Annotated[
     str, AfterValidator(_one_line), Field(min_length=1, max_length=_MOST_CHARACTERS)
 ]
-FilledText = Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
+FilledText = Annotated[
+    str, Field(min_length=1, max_length=_MOST_CHARACTERS), AfterValidator(_filled_in)
+]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 Column = FilledText
 InnerPath = Annotated[Text, AfterValidator(_inside)]

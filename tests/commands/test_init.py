@@ -128,7 +128,7 @@ def test_a_draft_that_is_filled_in_passes_the_checker_and_a_real_ingest(
     monkeypatch.chdir("project")
     drafted = Path("datasets/log.yaml")
     missing = primorl("check")[2]
-    for key in ("horizon", "bounds.reward", "columns.action", "columns.observation"):
+    for key in ("horizon", "bounds.reward", "columns.unit", "columns.order", "columns.observation"):
         assert key in missing
     content = filled(yaml.safe_load(draft))
     drafted.write_text(yaml.safe_dump(content), encoding="utf-8")
