@@ -23,9 +23,9 @@ from primorl.base.processes import git_commit
 from primorl.base.template import check_version
 from primorl.config.params import Params, load, parse
 from primorl.config.reading import read_yaml
-from primorl.data.storage.rows import data_changed
+from primorl.data.storage.rows import data_changed, describe_change
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.summary import NEWER, Summary
+from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import text
 from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.statement import Statement
@@ -132,12 +132,8 @@ class Project:
         with chdir(self.folder):
             status = Status()
             found = results(load())
-            try:
-                newer = NEWER if data_changed(status) else None
-            except (PipelineError, OSError) as error:  # private rows, which no result needs
-                newer = f"whether people left since is not known: {error}"
-            if newer:
-                warnings.warn(f"{files.SUMMARY}: {newer}", stacklevel=2)
+            if line := describe_change(status):
+                warnings.warn(f"{files.SUMMARY}: {line}", stacklevel=2)
         return pd.DataFrame(found)
 
 

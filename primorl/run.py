@@ -23,12 +23,12 @@ from primorl.base.files import (
     file_sha256,
 )
 from primorl.config.params import Params
-from primorl.data.storage.rows import UnitStore, data_changed
+from primorl.data.storage.rows import NEWER, UnitStore, data_changed
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import PublicTrajectories
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import recommend
-from primorl.evaluate.summary import NEWER, Summary, repeat
+from primorl.evaluate.summary import Summary, repeat
 from primorl.model.architecture import Variant
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.composition import check_held, check_parts, held_by_clone, verify

@@ -260,14 +260,10 @@ def summary(as_json: AsJson = False) -> None:
 
 def warn_of_newer_data(status: "Status", file: Path = SUMMARY) -> None:
     """Say that people joined, left or withdrew since the last run, which made ``file``."""
-    from primorl.data.storage.rows import data_changed
-    from primorl.evaluate.summary import NEWER
+    from primorl.data.storage.rows import describe_change
 
-    try:
-        if SUMMARY.exists() and data_changed(status):
-            say(f"warning: {file}: {NEWER}")
-    except (PipelineError, OSError) as error:  # private rows, which no result needs
-        say(f"warning: {file}: whether people left since is not known: {error}")
+    if SUMMARY.exists() and (line := describe_change(status)):
+        say(f"warning: {file}: {line}")
 
 
 def runs(as_json: AsJson = False) -> None:

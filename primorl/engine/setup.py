@@ -98,6 +98,13 @@ class TrainingSetup:
 
     def late_queries(self) -> dict[str, queries.LateQuery]:
         """Make the query of each name that is asked after the rounds, in the mechanism's order."""
+        made = self._possible_queries()
+        return {
+            query.what: made[query.what] for query in self.mechanism.queries if query.what in made
+        }
+
+    def _possible_queries(self) -> dict[str, queries.LateQuery]:
+        """Make the queries that can be asked after the rounds."""
         made: dict[str, queries.LateQuery] = {
             heads.RESIDUALS: queries.ResidualQuery(self.architecture.targets),
             heads.EXPLAINED: queries.ExplainedQuery(self.architecture.targets),
@@ -106,9 +113,7 @@ class TrainingSetup:
         }
         if self.horizon is not None:
             made[heads.LENGTHS] = queries.LengthsQuery(self.horizon)
-        return {
-            query.what: made[query.what] for query in self.mechanism.queries if query.what in made
-        }
+        return made
 
     def find_lost(self, answers: Answers) -> list[str]:
         """List the late queries whose answers were lost with a process that died."""
@@ -340,16 +345,15 @@ class CloningSetup(TrainingSetup):
             usual = torch.cat((centre.atanh(), raw_log_variance(deviation, low, high)))
         return (*weights[:-1], weights[-1] + usual)
 
-    def late_queries(self) -> dict[str, queries.LateQuery]:
+    def _possible_queries(self) -> dict[str, queries.LateQuery]:
         """See `TrainingSetup.late_queries`."""
         shape, columns = self.architecture, self.columns
         bounds = shape.log_variance_low, shape.log_variance_high
         asked = shape.action_size, shape.discrete_actions, bounds
-        made: dict[str, queries.LateQuery] = {
+        return {
             heads.PERSISTENCE: PersistenceQuery(*asked),
             heads.PRODUCTS: ProductsQuery(*asked, columns.observation_size, columns.one_hot),
         }
-        return {query.what: made[query.what] for query in self.mechanism.queries}
 
     def estimate_products(self, answers: Answers) -> tuple[float, float] | None:
         """Estimate what squares and products of columns explain of what the clone leaves, with its

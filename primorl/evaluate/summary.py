@@ -53,10 +53,6 @@ _REPEATED = (
     "spent_on_dataset",
 )
 _REMEDY = "run `primorl run`, which says first what it charges, or, in a clone, `dvc pull`"
-NEWER = (
-    "of the data as they were: people joined, left or withdrew since, or the entry changed; "
-    "`primorl run` makes it anew, and says first what that charges"
-)
 
 
 NOTE = (

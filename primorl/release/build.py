@@ -22,8 +22,8 @@ from primorl.base.files import (
 )
 from primorl.base.records import write_record
 from primorl.config.params import Params
-from primorl.data.storage.rows import data_changed
-from primorl.evaluate.summary import NEWER, Summary
+from primorl.data.storage.rows import NEWER, data_changed
+from primorl.evaluate.summary import Summary
 from primorl.policy.loaded import refuse_against_advice
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.ledger.history import Charge, list_budget_changes

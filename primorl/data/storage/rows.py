@@ -132,6 +132,23 @@ def data_changed(status: Status | None = None) -> bool:
     return len((known | {read_fingerprint()}) - {None}) > 1
 
 
+NEWER = (
+    "of the data as they were: people joined, left or withdrew since, or the entry changed; "
+    "`primorl run` makes it anew, and says first what that charges"
+)
+"""What is said of results where `data_changed`."""
+
+
+def describe_change(status: Status) -> str | None:
+    """Say what results are to be warned of where `data_changed`, or where that cannot be told as
+    private rows cannot be read; None: nothing.
+    """
+    try:
+        return NEWER if data_changed(status) else None
+    except (PipelineError, OSError) as error:  # no result needs the rows
+        return f"whether people left since is not known: {error}"
+
+
 class PartReader:
     """The rows in ``folder``.
 
