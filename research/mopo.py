@@ -65,7 +65,7 @@ def _sac(
         learning_rate=3e-4,
         discount=own.get("discount", 0.99),
         target_rate=0.005,
-        target_entropy=-3.0,
+        target_entropy=own.get("target_entropy", -3.0),
         discrete_target_entropy=0.3,
         reward_scale=own.get("reward_scale", 1.0),
         batch_size=256,
@@ -78,12 +78,12 @@ def _sac(
     )
 
 
-_SWINGUP = Task(3, (64, 64), 5, 1.0, "max_aleatoric", _sac(128, 20, 20, 2000, 400))
-_BALANCE = Task(
-    5, (128, 128), 1, 1.0, "max_aleatoric", _sac(128, 20, 20, 2000, 400, discount=0.995)
-)
+_LARGE = 5, (128, 128), 1, 1.0
+_CARTPOLE = _sac(128, 20, 24, 2000, 400, discount=0.995, target_entropy=-1.0)
+_SWINGUP = Task(*_LARGE, "max_aleatoric", _CARTPOLE)
+_BALANCE = Task(*_LARGE, "max_pairwise_difference", _CARTPOLE)
 _PENDULUM = Task(
-    3, (64, 64), 5, 2.0, "max_pairwise_difference", _sac(64, 30, 25, 500, 256, reward_scale=0.1)
+    3, (64, 64), 1, 2.0, "max_pairwise_difference", _sac(64, 30, 25, 500, 256, reward_scale=0.1)
 )
 _HALFCHEETAH = Task(
     7, (200,) * 4, 10, 1.0, "max_pairwise_difference", _sac(256, 5, 100, 2500, 2000)

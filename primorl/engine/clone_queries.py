@@ -12,12 +12,13 @@ from torch import Tensor
 
 from primorl.engine import heads
 from primorl.engine.queries import PredictionQuery
-from primorl.model.ensemble import Weights, bound_softly, outputs
-from primorl.model.features import OneHot
+from primorl.model.ensemble import Normaliser, Weights, bound_softly, outputs
+from primorl.model.features import OneHot, Polynomials
 from primorl.privacy.mechanism.mechanism import BoundedSum
 
 _FARTHEST_COLUMN = 2.0  # in its scale, of squares and products
 _LEAST_VARIANCE = 1e-6  # of a discrete action that a clone is sure of
+_MOST_WEIGHT = 25.0  # of a product in the share; those of rarer categories are mostly noise
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,46 @@ class ProductsQuery(_CloneQuery):
             asked.append(products[first, second] - residual.mean() * expected)
         return torch.cat(asked) / math.sqrt(len(first))
 
-    def share(self, answer: Tensor, noise: float, units: int) -> tuple[float, float]:
+    def share(
+        self, answer: Tensor, noise: float, units: int, maps: Normaliser
+    ) -> tuple[float, float]:
         """Estimate the share of what the clone leaves of actions that squares and products explain
         together, as if they were uncorrelated, and its standard error: post-processing.
 
-        Columns that go together count several times, so that it is too large there. The clip takes
-        from it, and so does what ``units`` people can scatter by chance, whose vectors have norm 1
-        at most.
+        Numbers that go together count several times, so that it is too large there; categories are
+        whitened by the frequencies that ``maps`` have. The clip takes from it, and so does what
+        ``units`` people can scatter by chance, whose vectors have norm 1 at most.
         """
-        count, size = len(answer) / self.targets, len(answer)
-        found = float(answer.square().sum()) - size * noise**2
-        extra = 2 * noise * math.sqrt(max(found, 0.0))
-        none = heads.error_of_products(size, self.targets, noise)
-        return count * (found - 1 / units), math.hypot(none, count * extra)
+        basis = self._basis(maps)
+        first, second = self._pairs
+        by_columns = basis.new_zeros(self.targets, self.observations, self.observations)
+        by_columns[:, first, second] = answer.double().view(self.targets, -1)
+        by_columns[:, second, first] = by_columns[:, first, second]
+        first, second = torch.tensor(heads.list_products(basis.shape[1], self._whitened)).T
+        products = (basis.T @ by_columns @ basis)[:, first, second]
+        spread = basis.square().sum(0)  # how much of the noise is in a whitened column
+        weight = (_MOST_WEIGHT / (spread[first] * spread[second])).clamp(max=1.0)
+        squares = weight * products.square()
+        noises = (weight * spread[first] * spread[second] * noise**2).expand_as(squares)
+        found = squares - noises
+        variance = 2 * noises.square().sum() + 4 * (noises * found).sum().clamp(min=0.0)
+        count = answer.numel() / self.targets
+        return count * (float(found.sum()) - 1 / units), count * math.sqrt(float(variance))
+
+    @property
+    def _whitened(self) -> OneHot:
+        """The parts of whitened columns, which stand behind the numbers."""
+        place, parts = self.observations - sum(size for _, size in self.one_hot), []
+        for _, size in self.one_hot:
+            parts.append((place, size - 1))
+            place += size - 1
+        return tuple(parts)
+
+    def _basis(self, maps: Normaliser) -> Tensor:
+        """Return numbers, and whitened columns of categories, as combinations of the columns that
+        ``maps`` make: ``[S, D]``.
+        """
+        features = Polynomials(self.observations, self.one_hot, degree=1)
+        scale = maps.input_scale.double().clone()
+        scale[features.continuous] = 1.0
+        return scale.unsqueeze(1) * features.basis(maps.input_mean).double()

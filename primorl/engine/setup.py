@@ -355,15 +355,19 @@ class CloningSetup(TrainingSetup):
             heads.PRODUCTS: ProductsQuery(*asked, columns.observation_size, columns.one_hot),
         }
 
-    def estimate_products(self, answers: Answers) -> tuple[float, float] | None:
+    def estimate_products(self, answers: Answers, maps: Normaliser) -> tuple[float, float] | None:
         """Estimate what squares and products of columns explain of what the clone leaves, with its
         standard error; None: nobody was asked, or the answer was lost.
+
+        Args:
+            answers: of the clone's people.
+            maps: the clone's, of observations.
         """
         if heads.PRODUCTS not in answers:
             return None
         query, noise = self.late_queries()[heads.PRODUCTS], self.noise_of(heads.PRODUCTS)
         assert isinstance(query, ProductsQuery)
-        return query.share(answers[heads.PRODUCTS], noise, self.mechanism.units)
+        return query.share(answers[heads.PRODUCTS], noise, self.mechanism.units, maps)
 
     def view(self, store: CohortSource) -> CohortSource:
         """Return the store's units as observations and actions."""

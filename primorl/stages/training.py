@@ -435,7 +435,7 @@ def write_clone(
     persistence = None
     if PERSISTENCE in trained.answers:
         persistence = (float(trained.answers[PERSISTENCE][0]), setup.noise_of(PERSISTENCE))
-    products = setup.estimate_products(trained.answers)
+    products = setup.estimate_products(trained.answers, trained.normaliser)
     lost = bool(setup.find_lost(trained.answers))
     behaviour.save(
         folder,

@@ -3,6 +3,7 @@ tells, or columns together. What a clone's people are asked after its rounds.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_two_columns_that_decide_together_are_found(together: bool) -> None:
     line = torch.tensor([[[factor, -factor], [0.0, 0.0]]]), torch.zeros(1, 1, 2)
     query = ProductsQuery(2, True, (-8.0, 8.0), 2, ())
     answer = query.total(log, plain_maps(2, 2), line).double() / (ONE * log.units)
-    share, error = query.share(answer, 0.003, log.units)
+    share, error = query.share(answer, 0.003, log.units, plain_maps(2, 2))
     assert (share > 0.15) == together
     assert (abs(share) < 0.02) != together
     assert error < 0.05
@@ -89,12 +90,15 @@ def test_the_share_is_right_and_so_is_its_error() -> None:
     query, noise, units = ProductsQuery(2, True, (-8.0, 8.0), 4, ()), 0.02, 1000
     exact = torch.full((20,), 0.05)
     drawn = exact + noise * torch.randn(2000, 20, generator=torch.Generator().manual_seed(0))
-    found = [query.share(answer, noise, units) for answer in drawn]
+    maps = plain_maps(4, 2)
+    found = [query.share(answer, noise, units, maps) for answer in drawn]
     shares, errors = torch.tensor(found).double().T
     truth = 10 * (float(exact.square().sum()) - 1 / units)
     assert abs(float(shares.mean()) - truth) < 0.02
     assert float(errors.mean()) == pytest.approx(float(shares.std()), rel=0.15)
-    wrong = torch.tensor([query.share(answer, 1.5 * noise, units)[0] for answer in drawn])
+    wrong = torch.tensor(
+        [query.share(answer, 1.5 * noise, units, plain_maps(4, 2))[0] for answer in drawn]
+    )
     assert abs(float(wrong.mean()) - truth) > 0.05
 
 
@@ -108,11 +112,36 @@ def test_lines_in_categories_are_no_products() -> None:
     column = torch.cat((torch.randn(2000, 5, 1, generator=drawn), part), -1)
     right = torch.rand(2000, 5, generator=drawn) < 0.9  # the clone below has one half
     log = Ragged(list(column), list(torch.stack((right, ~right), -1).float()))
-    clone = torch.zeros(1, 4, 2), torch.zeros(1, 1, 2)
+    clone, maps = (torch.zeros(1, 4, 2), torch.zeros(1, 1, 2)), plain_maps(4, 2)
     for one_hot, barred in ((((1, 3),), False), ((), True)):
         query = ProductsQuery(2, True, (-8.0, 8.0), 4, one_hot)
         answer = query.total(log, plain_maps(4, 2), clone).double() / (ONE * log.units)
-        assert bool(warn_of_reasons(None, query.share(answer, 0.001, log.units))) == barred
+        assert (
+            bool(warn_of_reasons(None, query.share(answer, 0.001, log.units, plain_maps(4, 2))))
+            == barred
+        )
+
+
+def test_a_rule_by_a_number_and_a_category_is_told() -> None:
+    """Of five categories: the sign of a number decides in two of them, its opposite in three. The
+    twin takes the categories for numbers of one scale.
+    """
+    drawn = torch.Generator().manual_seed(0)
+    kind = torch.randint(5, (2000, 10), generator=drawn)
+    number = torch.randn(2000, 10, 1, generator=drawn)
+    right = number[..., 0] * torch.where(kind < 2, 1.0, -1.0) > 0
+    column = torch.cat((number, torch.eye(5)[kind]), -1)
+    log = Ragged(list(column), list(torch.stack((right, ~right), -1).float()))
+    maps = replace(plain_maps(6, 2), input_mean=torch.tensor([0.0] + 5 * [0.2]))
+    clone = torch.zeros(1, 6, 2), torch.zeros(1, 1, 2)
+    shares = []
+    for one_hot in (((1, 5),), ()):
+        query = ProductsQuery(2, True, (-8.0, 8.0), 6, one_hot)
+        answer = query.total(log, maps, clone).double() / (ONE * log.units)
+        shares.append(query.share(answer, 0.001, log.units, maps)[0])
+    # a line in |z| ≤ 2 explains 2/π of a sign; what is left of a sign's mean is a line
+    assert shares[0] == pytest.approx(0.96 * 2 / math.pi, abs=0.06)
+    assert shares[1] < 0.15
 
 
 @given(
