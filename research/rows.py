@@ -39,7 +39,7 @@ def completed(name: str, keys: Iterable[Row], make: Callable[[Row], Row]) -> lis
     """
     torch.set_num_threads(1)
     commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ["git", "rev-parse", "HEAD"], cwd=RESULTS, capture_output=True, text=True, check=True
     ).stdout[:12]
     machine = f"{os.cpu_count()} cores, torch {torch.__version__}, 1 thread"
     rows, found = read(name), []

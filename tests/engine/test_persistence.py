@@ -115,11 +115,9 @@ def test_lines_in_categories_are_no_products() -> None:
     clone, maps = (torch.zeros(1, 4, 2), torch.zeros(1, 1, 2)), plain_maps(4, 2)
     for one_hot, barred in ((((1, 3),), False), ((), True)):
         query = ProductsQuery(2, True, (-8.0, 8.0), 4, one_hot)
-        answer = query.total(log, plain_maps(4, 2), clone).double() / (ONE * log.units)
-        assert (
-            bool(warn_of_reasons(None, query.share(answer, 0.001, log.units, plain_maps(4, 2))))
-            == barred
-        )
+        answer = query.total(log, maps, clone).double() / (ONE * log.units)
+        share = query.share(answer, 0.001, log.units, maps)
+        assert bool(warn_of_reasons(None, share)) == barred
 
 
 def test_a_rule_by_a_number_and_a_category_is_told() -> None:
