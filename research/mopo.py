@@ -4,12 +4,12 @@ python -m research.mopo --seeds 0 1 2     # after `dvc repro ingest`; params.yam
 
 An ensemble is trained on all transitions; real ones start the policy's rollouts and are 5% of SAC's
 batches. Nothing is charged, so data of people are refused. A row a seed is added to
-``research/results/mopo.jsonl``, beside it the log's own mean return and that of random actions. The
-table is in benchmarks/results.md.
+``research/results/mopo.jsonl``, beside it the log's own mean return and that of random actions;
+`benchmarks.quality.paper.report` writes them into the tables.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.machine import RESULTS_PAGE, put
 from primorl.base import PipelineError
 from primorl.base.files import TRAJECTORIES
 from primorl.config.datasets import D4rlDataset, MinariDataset, ReplayDataset
@@ -36,7 +35,7 @@ from primorl.policy.config import SacConfig
 from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.policy.sac import train
 from research.nulls import play
-from research.rows import Row, completed, read
+from research.rows import Row, completed
 
 REAL = 0.05
 """Share of real transitions in a batch."""
@@ -209,20 +208,6 @@ def main() -> None:
 
     keys = [{"dataset": params.dataset, "seed": seed} for seed in arguments.seeds]
     completed("mopo", keys, lambda key: run(params, TASKS[key["dataset"]], key["seed"]))
-    put(RESULTS_PAGE, "mopo", table(read("mopo")))
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Write a line for each log: returns of the last policy and over the last fifth of training."""
-    lines = ["| log | MOPO: last policies | mean of four last looks | the log | random actions |"]
-    lines.append("|---" * 5 + "|")
-    for name in sorted({row["dataset"] for row in rows}):
-        own = [row for row in rows if row["dataset"] == name]
-        values = ", ".join(f"{row['return']:.0f}" for row in own)
-        late = np.mean([row["curve"][-_LOOKS // 5 :] for row in own])
-        nulls = f"{own[0]['log']:.0f} | {own[0]['random']:.0f}"
-        lines.append(f"| {name} | {values} | {late:.0f} | {nulls} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

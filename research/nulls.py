@@ -1,13 +1,26 @@
-"""Mean returns of actions that nobody learned: uniform ones, and none at all.
+"""What nobody learned: mean returns of uniform actions and of none at all, and a log's returns.
 
-python -m research.nulls research.control_suite:primorl/cartpole-swingup-v0 HalfCheetah-v5
+python -m research.nulls         # the simulators of PriMORL's tables
+python -m research.nulls --log   # data/trajectories, after `dvc repro ingest`
 """
 
-import sys
+import argparse
 
 import numpy as np
+import pyarrow.parquet as pq
 
+from primorl.base.files import TRAJECTORIES
+from primorl.config.params import load
 from primorl.simulators.environments import make
+from research.rows import Row, completed
+
+TASKS = {
+    "pendulum": "Pendulum-v1",
+    "balance": "research.control_suite:primorl/cartpole-balance-v0",
+    "swingup": "research.control_suite:primorl/cartpole-swingup-v0",
+    "halfcheetah": "HalfCheetah-v5",
+}
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def play(environment: str, *, still: bool = False, episodes: int = 30) -> float:
@@ -33,6 +46,23 @@ def play(environment: str, *, still: bool = False, episodes: int = 30) -> float:
     return total / episodes
 
 
+def log_quantiles() -> Row:
+    """Return `QUANTILES` of the returns of a simulator's trajectories."""
+    rows = pq.read_table(TRAJECTORIES, columns=["trajectory_id", "reward"])
+    returns = rows.group_by("trajectory_id").aggregate([("reward", "sum")])["reward_sum"]
+    return {"quantiles": np.quantile(returns.to_numpy(), QUANTILES).tolist()}
+
+
+def main() -> None:
+    """Make the rows that are missing."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--log", action="store_true", help="of the project's log")
+    if parser.parse_args().log:
+        completed("nulls", [{"log": load().dataset}], lambda key: log_quantiles())
+        return
+    keys = [{"task": task, "still": still} for task in TASKS for still in (True, False)]
+    completed("nulls", keys, lambda key: {"return": play(TASKS[key["task"]], still=key["still"])})
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        print(f"{name}: none {play(name, still=True):.1f}, uniform {play(name):.1f}")
+    main()
