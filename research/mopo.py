@@ -4,8 +4,8 @@ python -m research.mopo --seeds 0 1 2     # after `dvc repro ingest`; params.yam
 
 An ensemble is trained on all transitions; real ones start the policy's rollouts and are 5% of SAC's
 batches. Nothing is charged, so data of people are refused. A row a seed is added to
-``research/results/mopo.jsonl``, beside it the log's own mean return and that of random actions;
-`benchmarks.quality.paper.report` writes them into the tables.
+``research/results/mopo.jsonl``, with the log's own mean return; `benchmarks.quality.paper.report`
+writes the tables.
 """
 
 import argparse
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,7 +33,6 @@ from primorl.model.termination import LEARNED
 from primorl.policy.config import SacConfig
 from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.policy.sac import train
-from research.nulls import play
 from research.rows import Row, completed
 
 REAL = 0.05
@@ -101,7 +99,7 @@ TASKS = {
 
 def run(params: Params, task: Task, seed: int) -> Row:
     """Train an ensemble and a policy on ``data/trajectories``; measure policies on the way and the
-    last one, the log, and random actions.
+    last one.
 
     Raises:
         PipelineError: the data may be people's, or are of another dataset.
@@ -130,7 +128,6 @@ def run(params: Params, task: Task, seed: int) -> Row:
         "curve": curve,
         "held_out": [round(loss, 3) for loss in losses],
         "log": float(targets[:, S].sum(dtype=torch.float64) / store.units),
-        "random": play(environment),
     }
 
 

@@ -13,7 +13,7 @@ from benchmarks.quality.paper import grids, report
 from benchmarks.quality.paper import rows as paper_rows
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most
-from research import dptd, gaussian_budgets, mopo, online, paper_mode, riverswim
+from research import dptd, gaussian_budgets, online, paper_mode, riverswim
 from research.gaussian_budgets import both_sides, closed_form, exact, theorem_1, zhao
 from research.rows import Row, read
 
@@ -24,8 +24,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "gaussian budgets": gaussian_budgets.table,
     "critic": lambda: paper_mode.table(read("paper_mode")),
     "dptd": lambda: dptd.table(read("dptd")),
-    "mopo": lambda: mopo.table(read("mopo")),
+    "paper": lambda: report.tables(grids.results(paper_rows.read())),
+    "paper frontiers": lambda: report.frontiers(grids.results(paper_rows.read())),
     "paper logs": lambda: report.logs(grids.results(paper_rows.read())),
+    "paper hours": lambda: report.hours(paper_rows.read()),
 }
 
 

@@ -1,6 +1,6 @@
 """One table or frontier of the paper: its runs, its rows and the page.
 
-A run with a row is not made again.
+A run with a row is not made again, one that failed only with ``--again``.
 
 python -m benchmarks.quality.paper NAME --work /tmp/paper
 
@@ -34,6 +34,7 @@ def main() -> None:
     )
     parser.add_argument("name", choices=grids.names())
     parser.add_argument("--work", type=Path, required=True, help="folder of the project")
+    parser.add_argument("--again", action="store_true", help="make failed runs again")
     arguments = parser.parse_args()
     name, folder = arguments.name, arguments.work / arguments.name
     base = yaml.safe_load((ROOT / PARAMS).read_text(encoding="utf-8"))
@@ -44,7 +45,7 @@ def main() -> None:
     done = {
         rows.canonical(json.loads(row["settings"]))
         for row in rows.read()
-        if row["sweep"] == name and row["status"] == "finished"
+        if row["sweep"] == name and (row["status"] == "finished" or not arguments.again)
     }
     for case, settings in grids.trials(name):
         if rows.canonical(settings) in done:

@@ -1,4 +1,4 @@
-"""Figures 2 to 6 of PriMORL and 2, 6 and 8 of DPPG, from kept rows.
+"""Figures 2 to 6 and F.1 of PriMORL and 2, 6 and 8 of DPPG, from kept rows.
 
 python -m benchmarks.quality.paper.figures
 
@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from benchmarks.quality.paper import grids, rows
+from benchmarks.quality.paper import grids, report, rows
 from benchmarks.quality.paper.rows import Row
 from primorl.evaluate.summary import Estimate
 from primorl.privacy.accounting.epsilon import Training, gaussian_mean, rdp_epsilon
@@ -34,7 +34,8 @@ def learning_curves(found: Sequence[Row]) -> Figure:
     """PriMORL's Figure 2: return after each epoch of the policy, by row of table 1."""
     figure = panels(len(TASKS))
     for axes, (task, title) in zip(figure.subplots(1, len(TASKS)), TASKS.items(), strict=True):
-        for case in ("MOPO", "No Privacy", "Low", "High", "Ours"):
+        band(axes, curves_of_mopo(task), "MOPO")
+        for case in ("No Privacy", "Low", "High", "Ours"):
             own = [
                 row["curve"]
                 for row in found
@@ -43,6 +44,11 @@ def learning_curves(found: Sequence[Row]) -> Figure:
             band(axes, own, case)
         finish(axes, title, "share of the policy's training", "return")
     return figure
+
+
+def curves_of_mopo(task: str) -> list[list[float]]:
+    """MOPO's returns on the way, on the log of a task's table."""
+    return [row["curve"] for row in report.mopo() if row["dataset"] == report.TASKS[task]]
 
 
 def uncertainties(found: Sequence[Row]) -> Figure:
@@ -62,24 +68,31 @@ def uncertainties(found: Sequence[Row]) -> Figure:
 
 
 def return_by_epsilon(found: Sequence[Row]) -> Figure:
-    """PriMORL's Figure 4: return against ε, the paper's regime, ours, and nobody public."""
+    """PriMORL's Figure 4: return against ε, the paper's regime, ours, and nobody public; bars are
+    the lowest and the highest of the runs. Failed runs are not there.
+    """
     figure = panels(len(TASKS))
     for axes, (task, title) in zip(figure.subplots(1, len(TASKS)), TASKS.items(), strict=True):
+        nobody = "nobody public, networks" if task == "pendulum" else "nobody public"
         shown = {
             "the paper's regime": (f"frontier-{task}", "Paper's regime"),
             "ours, 1% public": (f"frontier-{task}", "Ours"),
-            "nobody public": (f"nobody-{task}", None),
+            nobody: (f"nobody-{task}", None),
         }
         for label, (sweep, case) in shown.items():
+            if task == "pendulum" and case is None:
+                sweep = "nobody-pendulum-least"  # the other one has a tenth of the trajectories
             points: dict[float, list[float]] = {}
             for row in found:
-                if row["sweep"].removesuffix("-least") != sweep or row["epsilon"] is None:
-                    continue
                 value = grids.score(row)
-                if value is not None and case in (None, row["case"]):
+                named = row["sweep"] == sweep or (case is None and row["sweep"] == f"{sweep}-least")
+                if named and value is not None and case in (None, row["case"]):
                     points.setdefault(float(f"{row['epsilon']:.2g}"), []).append(value)
             ends = sorted(points)
-            axes.plot(ends, [np.mean(points[e]) for e in ends], marker="o", label=label)
+            means = np.array([np.mean(points[e]) for e in ends])
+            low = means - [min(points[e]) for e in ends]
+            high = [max(points[e]) for e in ends] - means
+            axes.errorbar(ends, means, (low, high), marker="o", capsize=3, label=label)
         axes.set_xscale("log")
         finish(axes, title, "ε of a trajectory (PLD, δ 1e-5)", "return, or Pendulum's score")
     return figure
@@ -87,14 +100,37 @@ def return_by_epsilon(found: Sequence[Row]) -> Figure:
 
 def halfcheetah(found: Sequence[Row]) -> Figure:
     """PriMORL's Figure 5: HalfCheetah, return after each epoch."""
-    figure = panels(2)
-    for axes, sweep in zip(
-        figure.subplots(1, 2), ("table-halfcheetah", "nobody-halfcheetah"), strict=True
-    ):
-        own = [row for row in found if row["sweep"] == sweep and row["curve"]]
-        for case in dict.fromkeys(row["case"] for row in own):
-            band(axes, [row["curve"] for row in own if row["case"] == case], case)
-        finish(axes, sweep, "share of the policy's training", "return")
+    panels_of = {
+        "one recorded run, 10% public": ("table-halfcheetah",),
+        "two policies in equal parts": ("regime-halfcheetah", "nobody-halfcheetah"),
+    }
+    figure = panels(len(panels_of))
+    for axes, (title, sweeps) in zip(figure.subplots(1, 2), panels_of.items(), strict=True):
+        if "regime-halfcheetah" in sweeps:
+            band(axes, curves_of_mopo("halfcheetah"), "MOPO")
+        curves: dict[str, list[list[float]]] = {}
+        for row in found:
+            if row["sweep"] in sweeps and row["curve"]:
+                spent = "" if row["epsilon"] is None else f", ε {row['epsilon']:.2g}"
+                curves.setdefault(f"{row['case']}{spent}", []).append(row["curve"])
+        for label, own in curves.items():
+            band(axes, own, label)
+        finish(axes, title, "share of the policy's training", "return")
+    return figure
+
+
+def returns_of_logs() -> Figure:
+    """PriMORL's Figure F.1: returns of the logs' trajectories; boxes are quartiles, whiskers 5% and
+    95%.
+    """
+    own = [row for row in read("nulls") if "log" in row]
+    figure = panels(len(own))
+    for axes, row in zip(figure.subplots(1, len(own)), own, strict=True):
+        low, first, median, third, high = row["quantiles"]
+        box = {"whislo": low, "q1": first, "med": median, "q3": third, "whishi": high}
+        axes.bxp([box], showfliers=False)
+        axes.set_xticks([])
+        finish(axes, row["log"], "", "return of a trajectory")
     return figure
 
 
@@ -207,6 +243,7 @@ def main() -> None:
         "primorl_figure4": return_by_epsilon(kept),
         "primorl_figure5": halfcheetah(kept),
         "primorl_figure6": most_rounds(),
+        "primorl_returns": returns_of_logs(),
         "dppg_figure2": online_returns(online, "ε"),
         "dppg_figure6": online_returns(online, "z"),
         "dppg_figure8": online_curves(online),

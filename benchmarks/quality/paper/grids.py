@@ -13,7 +13,6 @@ from primorl.config.datasets import Score
 from primorl.config.reading import read_yaml
 
 FOLDER = Path(__file__).resolve().parent / "settings"
-MOPO = "MOPO"
 _TARGET = "privacy.target_epsilon"
 _REASON = "it says which runs a table consists of"
 
@@ -39,9 +38,7 @@ def trials(name: str) -> Iterator[tuple[str | None, dict[str, Any]]]:
 
 
 def results(rows: Iterable[Row]) -> list[Row]:
-    """Keep rows of settings that a grid has, with any seed, under its names of cases; and MOPO's,
-    which no grid has.
-    """
+    """Keep rows of settings that a grid has, with any seed, under its names of cases."""
     planned = {
         (name, any_seed(settings)): case for name in names() for case, settings in trials(name)
     }
@@ -50,8 +47,6 @@ def results(rows: Iterable[Row]) -> list[Row]:
         key = row["sweep"], any_seed(json.loads(row["settings"]))
         if key in planned:
             found.append(row | {"case": planned[key]})
-        elif row["case"] == MOPO:
-            found.append(row)
     return found
 
 

@@ -45,7 +45,7 @@ SCHEMA = pa.schema(
         ("behaviour", pa.float64()),  # mean return of the public split
         ("stage_seconds", pa.string()),  # JSON by stage
         ("seconds", pa.float64()),
-        *((name, pa.string()) for name in ("machine", "commit", "command", "made", "privacy")),
+        *((name, pa.string()) for name in ("machine", "commit", "made", "privacy")),
     ]
 )
 """Columns of the table; ``made`` is when the trial ended (UTC), ``privacy`` the content of its
@@ -125,7 +125,6 @@ def row_of(
         "seconds": round(seconds, 1),
         "machine": machine(),
         "commit": git_commit(),
-        "command": f"python -m benchmarks.quality.paper {sweep}",
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "privacy": json.dumps(statement, sort_keys=True, ensure_ascii=False) if statement else None,
     }

@@ -1,7 +1,7 @@
 """What nobody learned: mean returns of uniform actions and of none at all, and a log's returns.
 
-python -m research.nulls         # the simulators of PriMORL's tables
-python -m research.nulls --log   # data/trajectories, after `dvc repro ingest`
+python -m benchmarks.quality.paper.nulls         # the simulators of PriMORL's tables
+python -m benchmarks.quality.paper.nulls --log   # data/trajectories, after `dvc repro ingest`
 """
 
 import argparse
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from primorl.base.files import TRAJECTORIES
 from primorl.config.params import load
 from primorl.simulators.environments import make
-from research.rows import Row, completed
+from research.rows import Row, completed, read
 
 TASKS = {
     "pendulum": "Pendulum-v1",
@@ -44,6 +44,11 @@ def play(environment: str, *, still: bool = False, episodes: int = 30) -> float:
                 total += float(reward)
                 over = terminated or truncated
     return total / episodes
+
+
+def read_plays(task: str) -> list[Row]:
+    """Read the rows of a task's actions that nobody learned."""
+    return [row for row in read("nulls") if row.get("task") == task]
 
 
 def log_quantiles() -> Row:
