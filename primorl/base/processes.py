@@ -72,14 +72,14 @@ def choose_device(
     """
     import torch
 
-    if width is not None and width <= ONE_THREAD_UP_TO:
-        torch.set_num_threads(1)
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
         raise PipelineError(
             "params.yaml: compute.device: found cuda, but torch sees no GPU; use auto or cpu"
         )
     if device == "cpu" or not available:
+        if width is not None and width <= ONE_THREAD_UP_TO:
+            torch.set_num_threads(1)
         return torch.device("cpu")
     place = read_number("LOCAL_RANK", 0)
     chosen = torch.device("cuda", place % torch.cuda.device_count())

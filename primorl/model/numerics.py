@@ -29,13 +29,13 @@ class Workspace:
 
     def __init__(self, device: torch.device = _CPU) -> None:
         self._device = device
-        self._held: dict[tuple[str, int], Tensor] = {}
+        self._held: dict[tuple[str, int, torch.dtype], Tensor] = {}
 
     def take(
         self, name: str, layer: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
     ) -> Tensor:
         """Return a tensor of ``shape`` with arbitrary content."""
-        size, key = math.prod(shape), (name, layer)
+        size, key = math.prod(shape), (name, layer, dtype)
         if key not in self._held or self._held[key].numel() < size:
             self._held[key] = torch.empty(size, device=self._device, dtype=dtype)
         return self._held[key][:size].view(shape)

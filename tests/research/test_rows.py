@@ -4,11 +4,15 @@ exact ε is the accountant's; riverswim's modes of learning differ in what they 
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
+from benchmarks import machine
 from benchmarks.machine import RESULTS_PAGE, ROOT
+from benchmarks.quality.logs import bounds
+from benchmarks.quality.logs import report as logs_report
 from benchmarks.quality.paper import grids, report
 from benchmarks.quality.paper import rows as paper_rows
 from primorl.privacy.accounting.epsilon import Training
@@ -16,6 +20,11 @@ from primorl.privacy.accounting.rounding import at_most
 from research import dptd, gaussian_budgets, online, paper_mode, riverswim
 from research.gaussian_budgets import both_sides, closed_form, exact, theorem_1, zhao
 from research.rows import Row, read
+
+
+def of_logs(name: str) -> str:
+    return logs_report.tables(machine.read("logs"))[name]
+
 
 TABLES: dict[str, Callable[[], str]] = {
     "online": lambda: online.table(shown()),
@@ -28,6 +37,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "paper frontiers": lambda: report.frontiers(grids.results(paper_rows.read())),
     "paper logs": lambda: report.logs(grids.results(paper_rows.read())),
     "paper hours": lambda: report.hours(paper_rows.read()),
+    "bounds": lambda: bounds.table(machine.read("bounds")),
+    **{name: partial(of_logs, name) for name in ("logs", "answers", "logs made to refute")},
 }
 
 
@@ -70,6 +81,20 @@ def test_private_learning_reaches_its_figures_and_beats_its_nulls(
         others = returns("drawn", task=task, method="DPPG", row=null)
         assert len(others) == 10
         assert others.max() < own.min()
+
+
+def test_table_1_has_three_seeds_a_row_and_reaches_the_paper() -> None:
+    """At the paper's ε of High on Balance."""
+    rows = [row for row in grids.results(paper_rows.read()) if row["status"] == "finished"]
+    for task in ("pendulum", "balance", "swingup"):
+        for case in ("No Privacy", "Low", "High", "Ours"):
+            names = (f"table-{task}", f"regime-{task}")
+            own = [row for row in rows if row["case"] == case and row["sweep"] in names]
+            assert len({row["seed"] for row in own}) >= 3
+            if (task, case) == ("balance", "High"):
+                assert max(row["epsilon_rdp"] for row in own) <= 8.2
+                assert np.mean([row["return_final"] for row in own]) >= 758
+        assert len([row for row in report.mopo() if row["dataset"] == report.TASKS[task]]) >= 3
 
 
 @pytest.mark.parametrize("task", dptd.TASKS)

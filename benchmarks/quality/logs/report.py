@@ -30,12 +30,16 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Write what became of every log, and how the answers were."""
-    rows = read("logs")
+    """Write the tables into the page."""
+    for name, text in tables(read("logs")).items():
+        put(RESULTS_PAGE, name, text)
+
+
+def tables(rows: list[Row]) -> dict[str, str]:
+    """What became of every log, and how the answers were, by the name of the table."""
     usual, hostile = ([row for row in rows if row["log"] in own] for own in (LOGS, ADVERSARIAL))
-    put(RESULTS_PAGE, "logs", table(usual))
-    put(RESULTS_PAGE, "answers", judged(usual))
-    put(RESULTS_PAGE, "logs made to refute", table(hostile))
+    refute = "logs made to refute"
+    return {"logs": table(usual), "answers": judged(usual), refute: table(hostile)}
 
 
 def spread(row: Row) -> float:
