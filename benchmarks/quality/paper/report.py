@@ -105,7 +105,7 @@ def hours(rows: Sequence[Row]) -> str:
     kinds = {"PriMORL, all runs": [row["seconds"] for row in rows]}
     five = [5 * float(np.mean(seconds)) for seconds in spent.values()]
     kinds["No Privacy, Low and High of three tasks, if five seeds were made"] = five
-    for name in ("mopo", "online", "dptd", "riverswim"):
+    for name in ("mopo", "online", "dptd"):
         kinds[f"`research.{name}`"] = [row["seconds"] for row in research.rows.read(name)]
     lines = ["| rows | hours of a core |", "|---|---|"]
     lines += [f"| {name} | {math.fsum(each) / 3600:.1f} |" for name, each in kinds.items()]
