@@ -77,7 +77,7 @@ def gain(advice: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Shown:
-    """Today's mean return, of the same length and discount as the policy's.
+    """Today's mean return.
 
     Attributes:
         source: who says so.
@@ -159,25 +159,16 @@ def todays_answer(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((each for each in answers if (each["of"], each["what"]) == of_mean), None)
 
 
-def find_today(summary: Mapping[str, Any], discount: float) -> Shown | None:
-    """Find the measured return of today's practice that may stand beside the policy's; None: there
-    is none.
-
-    Private units' answers are of trajectories as long as recordings are. Other values are of whole
-    episodes and not discounted, so one kind of them is shown.
-
-    Args:
-        summary: content of ``metrics/summary.json``.
-        discount: of the private units' answers.
+def find_today(summary: Mapping[str, Any]) -> Shown | None:
+    """Find the return of today's practice, by the private units or else the public ones, in the
+    content of ``metrics/summary.json``; None: there is none.
     """
-    measured, alike = summary["return_mean"] is not None, discount == 1
     today = todays_answer(summary)
-    if today is not None and (alike or not measured):
+    if today is not None:
         source = f"counted over the {plural(summary['unit'])}, with noise for their privacy"
         note = f"It covers {today['covers']}. {today['bias']}"
         return Shown(source, today["value"], today["ci95"], note)
-    asked = summary.get("private_evaluation")
-    if summary.get("public_return_mean") is None or (asked and not (alike or measured)):
+    if summary.get("public_return_mean") is None:
         return None
     source = f"{summary['public_trajectories']} public trajectories"
     return Shown(source, summary["public_return_mean"], summary["public_return_ci95"])
