@@ -176,14 +176,17 @@ def find_today(summary: Mapping[str, Any]) -> Shown | None:
 
 def describe_signs(verdict: Verdict) -> str:
     """Say what speaks against the model; empty: nothing does, or nothing was asked."""
-    signs = [_sentence(veto.reason) for veto in verdict.vetoes]
-    return " ".join(signs if verdict.believed else ["Do not believe the model.", *signs])
+    signs = (veto.reason for veto in verdict.vetoes)
+    return sentences(*(() if verdict.believed else ("do not believe the model",)), *signs)
 
 
-def _sentence(text: str) -> str:
-    """Begin with a capital letter, unless a file's name comes first."""
-    named = "/" in text.partition(" ")[0]
-    return f"{text}." if named else f"{text[:1].upper()}{text[1:]}."
+def sentences(*clauses: str) -> str:
+    """Make a sentence of each clause: with a capital letter, unless a file's name comes first."""
+    made = []
+    for clause in clauses:
+        named = "/" in clause.partition(" ")[0]
+        made.append(f"{clause}." if named else f"{clause[:1].upper()}{clause[1:]}.")
+    return " ".join(made)
 
 
 def describe_public(statement: Mapping[str, Any]) -> str:
