@@ -8,7 +8,9 @@ import json
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,8 +33,8 @@ from primorl.base.reporting import StageLog
 from primorl.config.params import Params
 from primorl.evaluate.private.problem import Recordings
 from primorl.evaluate.recommendation import recommend
-from primorl.evaluate.returns import in_environment, in_model
-from primorl.evaluate.summary import Evaluation, Summary, content_of, write_curve
+from primorl.evaluate.returns import Measure, evaluate, in_environment, in_model
+from primorl.evaluate.summary import NOTE, Evaluation, Summary, content_of, write_curve
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import seed_folders
 from primorl.run import VerifiedRun
@@ -60,17 +62,15 @@ def body(params: Params, log: StageLog) -> None:
     found = VerifiedRun.read(params, params.dynamics.variant)
     environment = params.chosen.environment
     folders = seed_folders(POLICY, found.config.seeds or [params.seed])
-    evaluation = evaluate(found, params, folders)
+    evaluation = evaluate_policies(found, params, folders)
     logs = {stage: read_json(stage_log(stage)) for stage in _STAGES.split()}
     seconds = {stage: own["seconds"] for stage, own in logs.items()}
-    score = None if params.chosen.score is None else params.chosen.score.of
     with replaced_file(CURVES) as fresh:
-        write_curve(fresh, evaluation.overall, score)
+        write_curve(fresh, evaluation)
     seconds["evaluate"] = round(time.perf_counter() - started, 3)
     summary = Summary.of(
         evaluation,
         folders,
-        score=score,
         seeds=found.config.seeds,
         model_sha256=found.config.model_sha256,
         dataset=params.dataset,
@@ -88,9 +88,7 @@ def body(params: Params, log: StageLog) -> None:
         recommendation=recommend(found.answers) if environment is None else None,
     )
     summary.write(SUMMARY)
-    content = content_of(
-        summary, evaluation, fingerprint=found.policy.dataset_fingerprint, score=score
-    )
+    content = content_of(summary, evaluation, found.policy.dataset_fingerprint)
     curves = [
         (f"{stage}.{name}", value, step)
         for stage, own in logs.items()
@@ -104,32 +102,38 @@ def body(params: Params, log: StageLog) -> None:
     log_run(params, content, [file for file in _FILES if file.exists()])
 
 
-def evaluate(found: VerifiedRun, params: Params, folders: list[Path]) -> Evaluation:
+def evaluate_policies(found: VerifiedRun, params: Params, folders: list[Path]) -> Evaluation:
     """Measure returns in the environment that the dataset names; without one, compute values in the
     model.
     """
     sizes, environment = params.evaluation, params.chosen.environment
+    method: dict[str, Any] = {"episodes": sizes.episodes}
+    measure: Measure
     if environment is not None:
-        return in_environment(
-            environment,
-            folders,
-            episodes=sizes.episodes,
-            epoch_episodes=sizes.epoch_episodes,
+        horizon = found.manifest.info.horizon
+        measure = partial(in_environment, environment=environment, seed=sizes.seed, horizon=horizon)
+    else:
+        steps, ends = found.manifest.declared_horizon(), found.config.ends
+        recordings = Recordings.of(MODEL, found.public)
+        ensemble = GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends)
+        measure = partial(
+            in_model,
+            ensemble=ensemble,
+            starts=recordings.first_states(sizes.seed),
             seed=sizes.seed,
-            horizon=found.manifest.info.horizon,
+            horizon=steps,
+            survival=recordings.survival(steps, ends),
         )
-    horizon, ends = found.manifest.declared_horizon(), found.config.ends
-    recordings = Recordings.of(MODEL, found.public)
-    return in_model(
-        GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
-        folders,
-        recordings.first_states(sizes.seed),
-        rollouts=sizes.episodes,
-        epoch_rollouts=sizes.epoch_episodes,
-        seed=sizes.seed,
-        horizon=horizon,
-        survival=recordings.survival(horizon, ends),
-    )
+        method = {
+            "episodes": None,
+            "model_value_members": ensemble.architecture.members,
+            "model_value_rollouts": sizes.episodes,
+            "model_value_horizon": steps,
+            "model_value_note": NOTE,
+        }
+    score = None if params.chosen.score is None else params.chosen.score.of
+    final, epoch = sizes.episodes, sizes.epoch_episodes
+    return evaluate(folders, measure, final=final, epoch=epoch, method=method, score=score)
 
 
 if __name__ == "__main__":

@@ -48,18 +48,18 @@ def body(params: Params, log: StageLog) -> None:
     device = choose_device(params.compute.device)
     start = online.begin(learning)
     with Desk.open_for(params, learning.people) as desk:
-        request = online.request_charge(params, learning)
+        request = online.request_charge(learning)
         with desk.pay(request, start) as paid:
             state = online.learn_for(paid, learning, device)
             policies = [learning.network.export(parameters) for parameters in state.kept]
-            returns = online.evaluate_online(params, state, policies)
-            of_users = online.users_statement(params, learning)
+            returns = online.evaluate_online(learning, state, policies)
+            of_users = online.users_statement(learning)
             of_users = of_users.with_payment(paid.charge.id, paid.spent)
             statement = after_offline(learning.offline, of_users)
             with paid.finish(ONLINE, statement) as folder:
-                online.write_policies(folder, params, learning, policies)
+                online.write_policies(folder, learning, policies)
     seconds = time.perf_counter() - started
-    summary = online.summarise_online(params, learning, of_users, statement, returns, seconds)
+    summary = online.summarise_online(learning, statement, returns, seconds)
     write_online_results(summary, returns.users, returns.curve)
     content = online.list_content(summary, returns)
     files = (ONLINE_METRICS, ONLINE_CURVE, ONLINE / "privacy.json")

@@ -4,7 +4,7 @@ Opens nothing private.
 """
 
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import torch
 
@@ -18,7 +18,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import PessimisticModel
 from primorl.model.termination import LEARNED
 from primorl.policy.config import BehaviourConfig, SacConfig
-from primorl.policy.optimisation import ReleasedModel, optimise, write
+from primorl.policy.optimisation import count_clone, optimise, read_released, write
 from primorl.stages.policy import (
     PublicLog,
     compare_clone,
@@ -33,7 +33,8 @@ def body(params: Params, log: StageLog) -> None:
     """Train, then write ``models/policy``."""
     # The released model, the clone if one was made, and the public rows.
     planned, variant = planned_policy(), params.dynamics.variant
-    released = ReleasedModel.read(MODEL, variant=variant, environment=params.chosen.environment)
+    environment = params.chosen.environment
+    facts, statement = read_released(MODEL, variant=variant, environment=environment)
     model = GaussianEnsemble.load(MODEL, torch.device("cpu"))
     near_clone = BehaviourConfig.read(BEHAVIOUR).made
     undecided = is_undecided(planned) or planned.starts == "public"
@@ -61,12 +62,9 @@ def body(params: Params, log: StageLog) -> None:
         world, starts, config, params.policy_seeds, policy.reset_fraction, reference, log
     )
     one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
-    released = replace(
-        released.with_clone(BEHAVIOUR) if near_clone else released,
-        ends=ends,
-        one_hot=one_hot,
-    )
-    write(POLICY, policies, released, world)
+    if near_clone:
+        statement = count_clone(statement, BEHAVIOUR, variant)
+    write(POLICY, policies, statement, world, ends=ends, one_hot=one_hot or None, **facts)
 
 
 if __name__ == "__main__":

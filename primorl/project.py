@@ -176,23 +176,11 @@ class Run:
         """The trained policy.
 
         Raises:
-            PipelineError: the run advises against it.
+            PipelineError: the run advises against it, and why.
         """
         if isinstance(self._policy, PipelineError):
             raise self._policy
         return self._policy
-
-    @property
-    def recommended(self) -> Policy:
-        """What the run recommends: the trained policy, where a trial is.
-
-        Raises:
-            PipelineError: nothing is, and why.
-        """
-        advice = self.summary.recommendation
-        if advice is not None and advice.policy is None:
-            raise PipelineError(f"{files.SUMMARY}: recommendation: no policy: {advice.reason}")
-        return self.policy
 
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
         """Write the report, with what was spent since; return the path.

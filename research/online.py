@@ -48,6 +48,7 @@ from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.accounting.rounding import at_most
 from primorl.simulators import environments
 from research.classic_control import batch
+from research.networks import random_network
 from research.paper_mode import (
     AdamDPPG,
     AnnealedDPPG,
@@ -86,13 +87,14 @@ class Task:
     judged: int
     steps: int
 
-    def network(self, hidden: tuple[int, ...]) -> PolicyNetwork:
-        """Shape a policy for this task."""
+    def network(self, hidden: tuple[int, ...], seed: int = 0) -> PolicyNetwork:
+        """Make a random policy for this task."""
         own = batch(self.environment)
         low, high = torch.from_numpy(own.action_low), torch.from_numpy(own.action_high)
         scale = torch.tensor(self.scale)
-        return PolicyNetwork(
-            hidden, torch.zeros(len(scale)), scale, low, high, own.discrete_actions
+        discrete = own.discrete_actions
+        return random_network(
+            hidden, torch.zeros(len(scale)), scale, low, high, discrete, seed=seed
         )
 
     def returns(self, act: Act, episodes: int) -> NDArray[np.float64]:
@@ -221,7 +223,8 @@ class Run:
     def made(self, seed: int) -> Row:
         """Learn, look at released policies on the way, and judge the last one."""
         task = TASKS[self.task]
-        network, m, users = task.network(self.hidden), self.cohort, self.cohort * self.cohorts
+        network, m = task.network(self.hidden, seed), self.cohort
+        users = m * self.cohorts
         mechanism = online_mechanism(
             users=max(users, 1),
             cohort=m,
@@ -229,7 +232,7 @@ class Run:
             releases=self.update.releases,
             delta=DELTA,
         )
-        first = {PARAMETERS: network.initial(seed, self.deviation)}
+        first = {PARAMETERS: network.initial(self.deviation)}
         every = max(1, self.cohorts // LOOKS)
         state = OnlineState.begin(first, self.cohorts, 1 if self.averaged else every)
         numbers = [range(at, at + m) for at in range(0, users, m)]

@@ -36,6 +36,7 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.simulators.environments import Floats
 from research.classic_control import batch
+from research.networks import random_network
 from research.rows import Row, completed
 
 _CRITIC, _FIRST, _SECOND, _STEPS = (
@@ -176,7 +177,7 @@ class CarriedCritic(AdamDPPG):
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> Values:
         """See `primorl.online.learning.Update.apply`; the first cohort begins a new critic."""
-        critic = critic_of(network).initial(0)
+        critic = critic_of(network).initial(1.0)
         zeros, steps = torch.zeros_like(critic), torch.zeros((), dtype=torch.int64)
         values = {_CRITIC: critic, _FIRST: zeros, _SECOND: zeros, _STEPS: steps, **values}
         before, raw = self._raw(network, values, met)
@@ -251,9 +252,11 @@ class CarriedUsers(SimulatedUsers):
 
 
 def critic_of(network: PolicyNetwork) -> PolicyNetwork:
-    """Shape V as the policy, with one output."""
+    """Make V of the policy's sizes, with one output and random weights."""
     one = network.action_low.new_zeros(1)
-    return replace(network, action_low=one, action_high=one + 1, discrete_actions=True)
+    hidden = [len(weight[0]) for weight in network.layers[:-2:2]]
+    mean, scale = network.observation_mean, network.observation_scale
+    return random_network(hidden, mean, scale, one, one + 1, True).to(network.device)
 
 
 def loose(update: Any) -> Any:
@@ -273,14 +276,12 @@ class Noiseless(Cohort):
     """Cohort that clips and adds no noise; keeps what it returns."""
 
     def __init__(self, mechanism: Mechanism):
-        super().__init__(mechanism, 1)
+        super().__init__(mechanism)
         self.mean = torch.empty(0)
 
-    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
+    def noisy_mean(self, contributions: Iterable[Tensor], clipping_norm: float) -> Tensor:
         """See `Cohort.noisy_mean`."""
-        rows = (
-            contributions if isinstance(contributions, Tensor) else torch.cat(list(contributions))
-        )
+        rows = torch.cat(list(contributions))
         self.mean = within(rows, clipping_norm).sum(0) / self.users
         return self.mean
 
@@ -292,8 +293,8 @@ def measure(update: DPPG, trials: int) -> float:
     cartpole = batch("CartPole-v1")
     low, high = torch.from_numpy(cartpole.action_low), torch.from_numpy(cartpole.action_high)
     scale = torch.tensor([2.4, 2.0, 0.2, 2.0])
-    network = PolicyNetwork((16,), torch.zeros(4), scale, low, high, cartpole.discrete_actions)
-    parameters, users = network.initial(0), SimulatedUsers(cartpole, STEPS, None, 0)
+    network = random_network((16,), torch.zeros(4), scale, low, high, cartpole.discrete_actions)
+    parameters, users = network.initial(1.0), SimulatedUsers(cartpole, STEPS, None, 0)
     first, second = (users.meet(range(at, at + USERS), network, parameters) for at in (0, USERS))
     first.rewards[0] *= REWARD
     empty = Trajectories(**{name: value.clone() for name, value in vars(first).items()})

@@ -50,8 +50,7 @@ def test_settings_reach_dvc_and_the_results_stay(
     assert (changed.seed, changed.policy.epochs, changed.policy.seeds) == (3, 2, (0, 1))
     assert changed.privacy.target_epsilon == 1.0
     assert run.summary.return_mean == pytest.approx(float(run.curve["return_mean"].iloc[-1]))
-    for policy in (run.policy, run.recommended):
-        assert np.shape(policy.act([1.0, 0.0, 0.0])) == (1,)
+    assert np.shape(run.policy.act([1.0, 0.0, 0.0])) == (1,)
     assert run.statement.private
     assert repr(run).startswith("dataset ")
     assert run.report("page.html") == tmp_path.parent / "page.html"

@@ -21,7 +21,8 @@ from tests.data.sources.tabular_builders import SECRET, text, write
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
 
 OF_THE_LOG: dict[str, Any] = {
-    "names": (("x", "ward=A", "ward=B"), ("dose", "rate")),
+    "observation_names": ("x", "ward=A", "ward=B"),
+    "action_names": ("dose", "rate"),
     "one_hot": ((1, 2),),
 }
 NAMED = {

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from benchmarks.machine import interleaved, row, write
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, online_mechanism
-from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG
+from research.networks import random_network
 from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
 from tests.online.reference import Looped
 
 USERS, STEPS, REPEATS = 64, (64, 200), 15
-NETWORK = PolicyNetwork(
-    (64, 64), torch.zeros(4), torch.ones(4), torch.zeros(2), torch.ones(2), discrete_actions=True
+NETWORK = random_network(
+    (64, 64), torch.zeros(4), torch.ones(4), torch.zeros(2), torch.ones(2), True
 )
 UPDATES: tuple[Update, ...] = (
     DPPG(local_learning_rate=1.0, epochs=4, minibatches=1, decay=0.97, clipping_norm=0.5),
@@ -42,7 +42,7 @@ def main() -> None:
 
 def measured(update: Update, steps: int) -> dict[str, object]:
     """One update, beside the loop."""
-    met, theta = cohort(steps), NETWORK.initial(0)
+    met, theta = cohort(steps), NETWORK.initial(1.0)
     fast, slow = (made(each, met, theta, 0.0) for each in (update, Looped(update)))
     torch.testing.assert_close(fast, slow, rtol=1e-3, atol=1e-5)
     works = partial(made, update, met, theta, 1.0), partial(made, Looped(update), met, theta, 1.0)
@@ -65,9 +65,7 @@ def made(update: Update, met: Trajectories, theta: Tensor, z: float) -> Tensor:
     mechanism = online_mechanism(
         users=USERS, cohort=USERS, noise_multiplier=z, releases=releases, delta=1e-5
     )
-    return update.apply(NETWORK, {PARAMETERS: theta}, met, Cohort(mechanism, releases), 0)[
-        PARAMETERS
-    ]
+    return update.apply(NETWORK, {PARAMETERS: theta}, met, Cohort(mechanism), 0)[PARAMETERS]
 
 
 def cohort(steps: int) -> Trajectories:

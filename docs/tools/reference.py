@@ -45,7 +45,7 @@ project = primorl.Project("visits")
 project.bill()  # the next run's charges
 run = project.run(epsilon=1.0, policy={"epochs": 20})
 run  # a short table
-run.recommended.act({"glucose": 8.2, "meal": "snack"})
+run.policy.act({"glucose": 8.2, "meal": "snack"})
 run.report("for-the-board.html")
 runs = project.runs()
 runs[runs.epsilon <= 1]  # the best policy at ε ≤ 1 stands first""",

@@ -185,13 +185,11 @@ class PrivateEvaluation(Block):
     """Questions to the private units, which are asked where they have a share of ε.
 
     Attributes:
-        discount: γ of the value.
         return_bounds: bounds of a trajectory's return; ``public``: from the public returns, where
             there are any; ``reward``: those that the rewards' bounds allow.
         draw: numbers the draws of the noise, as `Privacy.draw` does.
     """
 
-    discount: Annotated[float, records.Within(gt=0, le=1)] = 1.0
     return_bounds: ReturnBounds = "public"
     draw: records.NaturalInt = 0
 

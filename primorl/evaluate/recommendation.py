@@ -19,7 +19,7 @@ from primorl.evaluate.private.results import (
     MEAN_RETURN,
     PrivateEvaluation,
 )
-from primorl.evaluate.wording import value
+from primorl.evaluate.wording import sentences, value
 
 OF_ERROR = 0.9
 """How far the interval reaches up, in what is known to be wrong where people act as today, and down
@@ -131,7 +131,7 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
     """
     compared = compare(answers)
     if isinstance(compared, str):
-        return Recommendation(answer="more_data", policy=None, reason=_sentences(compared))
+        return Recommendation(answer="more_data", policy=None, reason=sentences(compared))
     bars = find_bars(answers)
     if compared.error > MOST_UNSURE * compared.scale:
         unsure = (
@@ -139,7 +139,7 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
             f"{compared.clone:.4g} for people who act as they do: too uncertain or too far away to "
             "compare anything"
         )
-        reason = _sentences(unsure, *bars)
+        reason = sentences(unsure, *bars)
         return Recommendation(answer="more_data", policy=None, reason=reason)
     low, high = compared.interval
     small = low > 0 and compared.least_gain < LEAST_GAIN * compared.scale
@@ -151,7 +151,7 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
     barred = [f"no trial: {'; '.join(bars)}"] if bars else []
     if small or (answers.verdict is not None and answers.verdict.vetoes):
         unknown = "what people would gain by the policy is not known"
-        return Recommendation(answer="keep", policy=None, reason=_sentences(unknown, *barred))
+        return Recommendation(answer="keep", policy=None, reason=sentences(unknown, *barred))
     said = "by the model the policy gains nothing"
     if compared.gain > 0:
         said = "there may be no gain at all: its interval begins at 0 or below"
@@ -161,7 +161,7 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
     return Recommendation(
         answer="trial" if tries else "keep",
         policy="models/policy" if tries else None,
-        reason=_sentences(said, *barred),
+        reason=sentences(said, *barred),
         gain=compared.gain,
         interval=(low, high),
     )
@@ -208,7 +208,3 @@ def compare(answers: PrivateEvaluation) -> Comparison | str:
         gains=tuple(own - today for own, today in zip(of_policy, of_clone, strict=True)),
         highest=math.inf if answers.return_bounds is None else answers.return_bounds[1],
     )
-
-
-def _sentences(*statements: str) -> str:
-    return " ".join(f"{text[0].upper()}{text[1:]}." for text in statements)

@@ -3,8 +3,9 @@
 The policies of all seeds and epochs are evaluated side by side.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from primorl.base import PipelineError
-from primorl.evaluate.summary import NOTE, Estimate, Evaluation
+from primorl.evaluate.summary import Estimate, Evaluation, Score
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import NOT_FINITE, returns_by_member, step_weights
 from primorl.policy.exported import DeterministicPolicy
@@ -22,104 +23,88 @@ from primorl.simulators.environments import GymBatch
 _ENVIRONMENTS_AT_ONCE = 256
 
 
-def in_environment(
-    environment: str,
+Measure = Callable[[DeterministicPolicy, int], list[Estimate]]
+"""From policies, and episodes or rollouts of each, to their values."""
+
+
+def evaluate(
     folders: Sequence[Path],
+    measure: Measure,
     *,
-    episodes: int,
-    epoch_episodes: int,
-    seed: int,
-    horizon: int | None,
+    final: int,
+    epoch: int,
+    method: Mapping[str, Any],
+    score: Score | None,
 ) -> Evaluation:
-    """Measure the policies' returns in the true environment, side by side.
+    """Evaluate the final policies, and those of every epoch.
 
     Args:
-        environment: a registered Gymnasium id.
         folders: of the policies, one a seed.
-        episodes: of each final policy.
-        epoch_episodes: of each epoch's policy.
-        seed: of the environments' resets.
-        horizon: steps after which an episode ends; None: the environment's own limit.
+        measure: finds values.
+        final: episodes, or rollouts in each member, of each final policy.
+        epoch: the same of each epoch's policy.
+        method: see `Evaluation`.
+        score: see `Evaluation`.
 
     Raises:
-        PipelineError: see `episode_returns` and `DeterministicPolicy.load`.
+        PipelineError: see `DeterministicPolicy.load`, and ``measure``.
     """
-    final, epochs = _policies(folders)
-    returns = episode_returns(environment, final, episodes, seed, horizon)
-    by_epoch = episode_returns(environment, epochs, epoch_episodes, seed, horizon)
-    curves = _curves([Estimate.of(own) for own in returns], [Estimate.of(own) for own in by_epoch])
-    return Evaluation(curves, {"episodes": episodes})
+    last, epochs = (
+        DeterministicPolicy.stack([DeterministicPolicy.load(folder, name) for folder in folders])
+        for name in (FINAL, EPOCHS)
+    )
+    values, of_seed = measure(epochs, epoch), epochs.policies // len(folders)
+    curves = []
+    for number, own in enumerate(measure(last, final)):  # an epoch's policies: seed after seed
+        curve = values[number * of_seed : (number + 1) * of_seed - 1]
+        curves.append((*curve, own))
+    return Evaluation(tuple(curves), method, score)
+
+
+def in_environment(
+    policies: DeterministicPolicy,
+    episodes: int,
+    *,
+    environment: str,
+    seed: int,
+    horizon: int | None,
+) -> list[Estimate]:
+    """Measure policies in the true environment; see `episode_returns`."""
+    returns = episode_returns(environment, policies, episodes, seed, horizon)
+    return [Estimate.of(own) for own in returns]
 
 
 def in_model(
-    ensemble: GaussianEnsemble,
-    folders: Sequence[Path],
-    starts: Tensor,
-    *,
+    policies: DeterministicPolicy,
     rollouts: int,
-    epoch_rollouts: int,
+    *,
+    ensemble: GaussianEnsemble,
+    starts: Tensor,
     seed: int,
     horizon: int,
     survival: Tensor | None,
-) -> Evaluation:
+) -> list[Estimate]:
     """Compute the policies' values in the released model, where no environment can measure them.
 
     Args:
+        policies: to be valued.
+        rollouts: of each policy in each member.
         ensemble: the released model, on the CPU.
-        folders: of the policies, one a seed.
         starts: first states in the environment's units, ``[n, S]``.
-        rollouts: of each final policy in each member.
-        epoch_rollouts: of each epoch's policy in each member.
         seed: of the draws.
         horizon: steps of a rollout that does not terminate.
         survival: how much each step counts, see `PublicTrajectories`; None: every step counts.
 
     Raises:
-        PipelineError: a file is missing or broken, or the model predicts something that is not a
-            finite number.
+        PipelineError: the model predicts something that is not a finite number.
     """
     weights = step_weights(horizon, survival=survival)
-
-    def values(policy: DeterministicPolicy, count: int) -> list[Estimate]:
-        found = returns_by_member(
-            ensemble, policy, starts, rollouts=count, weights=weights, seed=seed
-        )
-        if not found.isfinite().all():
-            raise PipelineError(f"models/dynamics: {NOT_FINITE}; train another one")
-        return [Estimate.in_model(by_member) for by_member in found.mean(-1)]
-
-    final, epochs = _policies(folders)
-    method = {
-        "episodes": None,
-        "model_value_members": ensemble.architecture.members,
-        "model_value_rollouts": rollouts,
-        "model_value_horizon": horizon,
-        "model_value_note": NOTE,
-    }
-    return Evaluation(_curves(values(final, rollouts), values(epochs, epoch_rollouts)), method)
-
-
-def _curves(
-    final: Sequence[Estimate], epochs: Sequence[Estimate]
-) -> tuple[tuple[Estimate, ...], ...]:
-    """Make each seed's curve, whose last value is the final policy's; the epochs are listed seed
-    after seed.
-    """
-    each = len(epochs) // len(final)
-    return tuple(
-        (*epochs[number * each : (number + 1) * each - 1], own) for number, own in enumerate(final)
+    found = returns_by_member(
+        ensemble, policies, starts, rollouts=rollouts, weights=weights, seed=seed
     )
-
-
-def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, DeterministicPolicy]:
-    """Load the final policies of all seeds side by side, and those of all epochs, seed
-    after seed.
-    """
-    final, epochs = (
-        DeterministicPolicy.stack([DeterministicPolicy.load(folder, name) for folder in folders])
-        for name in (FINAL, EPOCHS)
-    )
-    return final, epochs
+    if not found.isfinite().all():
+        raise PipelineError(f"models/dynamics: {NOT_FINITE}; train another one")
+    return [Estimate.in_model(by_member) for by_member in found.mean(-1)]
 
 
 def episode_returns(

@@ -3,7 +3,7 @@ their curves and log.
 """
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -110,14 +110,6 @@ class Estimate:
         ends = min(own.low for own in seeds), max(own.high for own in seeds)
         return cls(fmean(means), *ends, measured=False)
 
-    def figures(self, score: Score | None) -> dict[str, float]:
-        """Return the numbers by name, with the score of a measured return."""
-        names = _MEASURED if self.measured else _MODELLED
-        found = dict(zip(names, (self.mean, self.low, self.high), strict=True))
-        if self.measured and score is not None:
-            found["normalized_score"] = score(self.mean)
-        return found
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -128,15 +120,34 @@ class Evaluation:
             is the final policy's.
         method: keys of the summary that say how: episodes, or the model's members, rollouts and
             horizon.
+        score: of the dataset, if it declares one.
     """
 
     curves: tuple[tuple[Estimate, ...], ...]
-    method: dict[str, Any]
+    method: Mapping[str, Any]
+    score: Score | None
 
     @property
     def overall(self) -> tuple[Estimate, ...]:
         """Average the curves over the seeds."""
         return tuple(Estimate.over(same) for same in zip(*self.curves, strict=True))
+
+    def figures(self, value: Estimate) -> dict[str, float]:
+        """Return the numbers of a value by name, with the score of a measured return."""
+        names = _MEASURED if value.measured else _MODELLED
+        found = dict(zip(names, (value.mean, value.low, value.high), strict=True))
+        if value.measured and self.score is not None:
+            found["normalized_score"] = self.score(value.mean)
+        return found
+
+    def summarise(self, value: Estimate) -> dict[str, Any]:
+        """Make the summary's keys for the value of a policy."""
+        mean, ends = value.mean, (value.low, value.high)
+        if not value.measured:
+            unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
+            return {**unmeasured, "model_value": mean, "model_value_range": ends}
+        normalized = self.score(mean) if self.score else None
+        return {"return_mean": mean, "return_ci95": ends, "normalized_score": normalized}
 
 
 @record
@@ -247,7 +258,6 @@ class Summary(PolicyResult, FileRecord):
         evaluation: Evaluation,
         folders: Sequence[Path],
         *,
-        score: Score | None,
         seeds: Sequence[int] | None,
         statement: Statement,
         answers: PrivateEvaluation,
@@ -259,7 +269,6 @@ class Summary(PolicyResult, FileRecord):
         Args:
             evaluation: of the policies in ``folders``.
             folders: one a seed.
-            score: of the dataset, if it declares one.
             seeds: of params.yaml; None if it lists none.
             statement: of the policies.
             answers: of the private units, about the first policy.
@@ -268,7 +277,7 @@ class Summary(PolicyResult, FileRecord):
         """
         digests = [file_sha256(folder / "policy.safetensors") for folder in folders]
         if seeds is not None:
-            values = (_value(curve[-1], score) for curve in evaluation.curves)
+            values = (evaluation.summarise(curve[-1]) for curve in evaluation.curves)
             others["seeds"] = tuple(seeds)
             others["by_seed"] = tuple(
                 SeedSummary(seed=seed, **value, policy_sha256=digest)
@@ -280,7 +289,7 @@ class Summary(PolicyResult, FileRecord):
             others["public_trajectories"] = len(public_returns)
         return cls(
             **repeat(statement, answers),
-            **_value(evaluation.overall[-1], score),
+            **evaluation.summarise(evaluation.overall[-1]),
             **evaluation.method,
             policy_sha256=digests[0],
             **others,
@@ -315,36 +324,22 @@ def repeat(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
     return repeated
 
 
-def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:
-    """Write one CSV row an epoch.
+def write_curve(path: Path, evaluation: Evaluation) -> None:
+    """Write one CSV row an epoch, the mean over all seeds.
 
     Unmeasured numbers stay empty; a value in the model has columns of its own.
     """
-    header = ["epoch", *_MEASURED, "normalized_score"]
+    curve, header = evaluation.overall, ["epoch", *_MEASURED, "normalized_score"]
     if not curve[0].measured:
         header += _MODELLED
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.DictWriter(file, header, lineterminator="\n")
         rows.writeheader()
         for epoch, point in enumerate(curve, start=1):
-            rows.writerow({"epoch": epoch, **point.figures(score)})
+            rows.writerow({"epoch": epoch, **evaluation.figures(point)})
 
 
-def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
-    """Make the summary's keys for the value of a policy: its measured return, or its value in the
-    model.
-    """
-    value, ends = final.mean, (final.low, final.high)
-    if not final.measured:
-        unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
-        return {**unmeasured, "model_value": value, "model_value_range": ends}
-    normalized = score(value) if score else None
-    return {"return_mean": value, "return_ci95": ends, "normalized_score": normalized}
-
-
-def content_of(
-    summary: Summary, evaluation: Evaluation, *, fingerprint: str, score: Score | None
-) -> RunContent:
+def content_of(summary: Summary, evaluation: Evaluation, fingerprint: str) -> RunContent:
     """List what MLflow gets of an evaluation.
 
     A void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it.
@@ -354,7 +349,6 @@ def content_of(
         summary: of the evaluation.
         evaluation: of every seed.
         fingerprint: keyed, of the dataset.
-        score: of the dataset.
     """
     overall, plain = evaluation.overall, summary.to_json()
     promise = f"of the policy: {guarantee(name_people(plain, {}))}"
@@ -371,13 +365,13 @@ def content_of(
         if value is not None:
             log.metric(name, value)
     if summary.recommendation is None or not summary.private_evaluation:  # else the gain says it
-        for name, number in overall[-1].figures(score).items():
+        for name, number in evaluation.figures(overall[-1]).items():
             log.metric(name, number)
     name = "return_mean" if overall[-1].measured else "model_value"
     for epoch, point in enumerate(overall, start=1):
         log.metric(f"curve.{name}", point.mean, epoch)
     for seed, curve in zip(summary.seeds or (), evaluation.curves, strict=False):
-        for name, number in curve[-1].figures(score).items():
+        for name, number in evaluation.figures(curve[-1]).items():
             log.metric(f"seed_{seed}.{name}", number)
     compared = {key: plain[key] for key in _COMPARED}
     return RunContent(compared, tags, log.metrics)

@@ -77,7 +77,7 @@ def gain(advice: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Shown:
-    """Today's mean return, of the same length and discount as the policy's.
+    """Today's mean return.
 
     Attributes:
         source: who says so.
@@ -159,25 +159,16 @@ def todays_answer(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((each for each in answers if (each["of"], each["what"]) == of_mean), None)
 
 
-def find_today(summary: Mapping[str, Any], discount: float) -> Shown | None:
-    """Find the measured return of today's practice that may stand beside the policy's; None: there
-    is none.
-
-    Private units' answers are of trajectories as long as recordings are. Other values are of whole
-    episodes and not discounted, so one kind of them is shown.
-
-    Args:
-        summary: content of ``metrics/summary.json``.
-        discount: of the private units' answers.
+def find_today(summary: Mapping[str, Any]) -> Shown | None:
+    """Find the return of today's practice, by the private units or else the public ones, in the
+    content of ``metrics/summary.json``; None: there is none.
     """
-    measured, alike = summary["return_mean"] is not None, discount == 1
     today = todays_answer(summary)
-    if today is not None and (alike or not measured):
+    if today is not None:
         source = f"counted over the {plural(summary['unit'])}, with noise for their privacy"
         note = f"It covers {today['covers']}. {today['bias']}"
         return Shown(source, today["value"], today["ci95"], note)
-    asked = summary.get("private_evaluation")
-    if summary.get("public_return_mean") is None or (asked and not (alike or measured)):
+    if summary.get("public_return_mean") is None:
         return None
     source = f"{summary['public_trajectories']} public trajectories"
     return Shown(source, summary["public_return_mean"], summary["public_return_ci95"])
@@ -185,14 +176,17 @@ def find_today(summary: Mapping[str, Any], discount: float) -> Shown | None:
 
 def describe_signs(verdict: Verdict) -> str:
     """Say what speaks against the model; empty: nothing does, or nothing was asked."""
-    signs = [_sentence(veto.reason) for veto in verdict.vetoes]
-    return " ".join(signs if verdict.believed else ["Do not believe the model.", *signs])
+    signs = (veto.reason for veto in verdict.vetoes)
+    return sentences(*(() if verdict.believed else ("do not believe the model",)), *signs)
 
 
-def _sentence(text: str) -> str:
-    """Begin with a capital letter, unless a file's name comes first."""
-    named = "/" in text.partition(" ")[0]
-    return f"{text}." if named else f"{text[:1].upper()}{text[1:]}."
+def sentences(*clauses: str) -> str:
+    """Make a sentence of each clause: with a capital letter, unless a file's name comes first."""
+    made = []
+    for clause in clauses:
+        named = "/" in clause.partition(" ")[0]
+        made.append(f"{clause}." if named else f"{clause[:1].upper()}{clause[1:]}.")
+    return " ".join(made)
 
 
 def describe_public(statement: Mapping[str, Any]) -> str:

@@ -144,17 +144,15 @@ class Policies(Protocol):
         """Return the actions ``[P, B, A]`` for observations ``[P, B, S]``."""
 
 
-def step_weights(horizon: int, *, discount: float = 1.0, survival: Tensor | None = None) -> Tensor:
-    """Compute the weight of every step's reward: S(t) γ^t, float64 ``[horizon]``.
+def step_weights(horizon: int, *, survival: Tensor | None = None) -> Tensor:
+    """Compute the weight of every step's reward: S(t), float64 ``[horizon]``.
 
     Args:
         horizon: steps of a rollout that does not terminate.
-        discount: γ.
         survival: S(t), ``[horizon]``, see evaluation's `PublicTrajectories`; None: 1, every rollout
             has all its steps.
     """
-    weights = discount ** torch.arange(horizon, dtype=torch.float64)
-    return weights if survival is None else weights * survival
+    return torch.ones(horizon, dtype=torch.float64) if survival is None else survival
 
 
 @torch.no_grad()

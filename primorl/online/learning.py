@@ -13,7 +13,6 @@ from primorl.online.network import PolicyNetwork
 from primorl.privacy.ledger.checkpoint import State
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy
 
 ONE_USER = "user"
 """What one unit of privacy is: everything that one user does in the run."""
@@ -26,7 +25,6 @@ def online_mechanism(
     noise_multiplier: float,
     releases: int,
     delta: float,
-    entropy: Entropy | None = None,
 ) -> Mechanism:
     """Return the mechanism of a run in which every user is in one cohort.
 
@@ -42,7 +40,6 @@ def online_mechanism(
         noise_multiplier: z; 0: no noise, the non-private twin, which keeps the clip.
         releases: noisy sums that an update makes of one cohort.
         delta: at which ε is stated.
-        entropy: of the noise; None: the operating system's.
     """
     return Mechanism(
         units=users,
@@ -53,28 +50,26 @@ def online_mechanism(
         rounds=releases,
         delta=delta,
         denominator=cohort,
-        entropy=entropy or SystemEntropy(),
     )
 
 
 class Cohort:
-    """One cohort's mechanism: it releases so many noisy means and no more.
+    """One cohort's mechanism: it releases as many noisy means as were paid for, and no more.
 
     Args:
         mechanism: of the run.
-        releases: that the update may take from this cohort.
     """
 
-    def __init__(self, mechanism: Mechanism, releases: int):
+    def __init__(self, mechanism: Mechanism):
         self._mechanism = mechanism
-        self._left = releases
+        self._left = mechanism.rounds
 
     @property
     def users(self) -> int:
         """Public size m of a cohort."""
         return int(self._mechanism.divisor)
 
-    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
+    def noisy_mean(self, contributions: Iterable[Tensor], clipping_norm: float) -> Tensor:
         """Release (Σ clipped contributions + N(0, (zS)² I)) / m.
 
         Formal guarantee: every contribution is scaled to norm at most S; vectors that are not
@@ -83,9 +78,8 @@ class Cohort:
         from earlier releases.
 
         Args:
-            contributions: one row for each user, float32 or float64 ``[U, n]``, U ≤ m; sensitive.
-                Users who are not there contribute zero. Where n is large, the rows may come in
-                pieces ``[u, n]``, so that memory holds few of them.
+            contributions: one row for each user, float32 or float64, in pieces ``[u, n]``, so that
+                memory holds few of them; sensitive. Users who are not there contribute zero.
             clipping_norm: S.
 
         Returns:
@@ -101,7 +95,7 @@ class Cohort:
         clip, grid = mechanism.clip, mechanism.grid
         assert isinstance(clip, L2Clip)
         total, users = None, 0
-        for rows in (contributions,) if isinstance(contributions, Tensor) else contributions:
+        for rows in contributions:
             users += len(rows)
             if users > self.users:
                 raise ValueError(f"{users} users in a cohort of {self.users}")
@@ -285,8 +279,7 @@ class OnlineState(State):
         values: tensors by name, see `Update`.
         cohorts: how many the run has.
         about: a digest of the offline policy that the run begins with.
-        every: after so many cohorts, and after the last one, the parameters are kept for the curve;
-            0: never.
+        every: after so many cohorts, and after the last one, the parameters are kept for the curve.
         started: cohorts that began, or may have begun. Their users are used up.
         done: cohorts with updates in ``values``.
         kept: parameters after cohorts ``kept_after``; the first are those of the start.
@@ -295,7 +288,7 @@ class OnlineState(State):
 
     values: Values
     cohorts: int
-    every: int = 0
+    every: int
     started: int = 0
     done: int = 0
     kept: tuple[Tensor, ...] = ()
@@ -315,32 +308,28 @@ class OnlineState(State):
         return self.values[PARAMETERS]
 
     @classmethod
-    def begin(cls, values: Values, cohorts: int, every: int = 0, about: str = "") -> "OnlineState":
+    def begin(cls, values: Values, cohorts: int, every: int, about: str = "") -> "OnlineState":
         """Begin before the first cohort."""
-        kept, after = ((values[PARAMETERS],), (0,)) if every else ((), ())
-        return cls(values, cohorts, every, kept=kept, kept_after=after, about=about)
+        first = values[PARAMETERS]
+        return cls(values, cohorts, every, kept=(first,), kept_after=(0,), about=about)
 
     def after(self, values: Values) -> "OnlineState":
         """Take the values after the cohort that was started last."""
         now = replace(self, values=values, done=self.done + 1)
-        if not self.every or (now.started % self.every and not now.finished):
-            return now
-        return replace(
-            now, kept=(*now.kept, values[PARAMETERS]), kept_after=(*now.kept_after, now.started)
-        )
+        return now._keep() if now.finished or now.started % self.every == 0 else now
 
     def end(self) -> "OnlineState":
         """Keep the last parameters, also where the last cohort was interrupted."""
-        if not self.every or self.kept_after[-1] == self.cohorts:
-            return self
-        return replace(
-            self, kept=(*self.kept, self.parameters), kept_after=(*self.kept_after, self.cohorts)
-        )
+        return self if self.kept_after[-1] == self.cohorts else self._keep()
+
+    def _keep(self) -> "OnlineState":
+        kept, after = (*self.kept, self.parameters), (*self.kept_after, self.started)
+        return replace(self, kept=kept, kept_after=after)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint holds."""
-        kept = {_KEPT: torch.stack(self.kept)} if self.kept else {}
-        return {f"{_VALUE}{name}": value for name, value in self.values.items()} | kept
+        values = {f"{_VALUE}{name}": value for name, value in self.values.items()}
+        return values | {_KEPT: torch.stack(self.kept)}
 
     def facts(self) -> dict[str, Any]:
         """Return everything else, as strict JSON."""
@@ -355,8 +344,8 @@ class OnlineState(State):
         values = {
             name.removeprefix(_VALUE): value for name, value in tensors.items() if name != _KEPT
         }
-        kept = tuple(tensors[_KEPT]) if _KEPT in tensors else ()
-        return cls(values, kept=kept, **facts | {"kept_after": tuple(facts["kept_after"])})
+        facts = facts | {"kept_after": tuple(facts["kept_after"])}
+        return cls(values, kept=tuple(tensors[_KEPT]), **facts)
 
 
 def learn(
@@ -411,7 +400,7 @@ def learn(
         save_checkpoint(now)
         values = {name: value.to(here) for name, value in now.values.items()}
         met = users.meet(cohorts[number], network, values[PARAMETERS]).to(here)
-        updated = update.apply(network, values, met, Cohort(mechanism, update.releases), number)
+        updated = update.apply(network, values, met, Cohort(mechanism), number)
         now = now.after({name: value.cpu() for name, value in updated.items()})
         on_update(now)
     now = now.end()

@@ -11,60 +11,34 @@ import torch
 from torch import Tensor
 
 from primorl.model.numerics import Workspace, relu_backward, to_device
-from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, initial_layers, mlp
+from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, mlp
 
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
-class PolicyNetwork:
-    """The shape of a policy, with everything about it that is fixed and public.
+class PolicyNetwork(DeterministicPolicy):
+    """A released policy (P = 1) of which the last layers are learned, and actions are drawn.
 
-    A ReLU network f on the standardised observation. Discrete actions are drawn with probabilities
-    softmax(f); without hidden layers that is a log-linear policy. In a box, u ~ N(f, diag(exp(2
-    ℓ))) is drawn with learned ℓ, and the action is low + (high - low)·(tanh u + 1)/2. Probabilities
-    are of u: the squashing does not depend on the parameters, so it changes no gradient and no
-    ratio.
+    Of its ReLU network f on the standardised observation, discrete actions are drawn with
+    probabilities softmax(f); if its only layer is learned, that is a log-linear policy. In a box,
+    u ~ N(f, diag(exp(2 ℓ))) is drawn with learned ℓ, and the action is low + (high - low)·(tanh u +
+    1)/2. Probabilities are of u: the squashing does not depend on the parameters, so it changes no
+    gradient and no ratio.
 
-    Parameters are one vector ``[d]``: weights ``[out, in]`` and biases in turn, first layer first,
-    then ℓ.
-
-    Layers may be ``fixed``: those of a released policy, of which the last layer alone is learned.
-    Noise grows with √d.
+    Parameters are one vector ``[d]``: weights ``[out, in]`` and biases of the learned layers in
+    turn, first layer first, then ℓ. Noise grows with √d.
 
     Attributes:
-        hidden: sizes of the hidden layers.
-        observation_mean: ``[S]``, public.
-        observation_scale: ``[S]``, public.
-        action_low: ``[A]``; 0 for discrete actions.
-        action_high: ``[A]``; 1 for discrete actions.
-        discrete_actions: whether actions are 0 … A - 1.
-        fixed: weights ``[1, out, in]`` and biases ``[1, 1, out]`` in turn of layers before those
-            that are learned.
+        learned: number of layers that are learned.
     """
 
-    hidden: tuple[int, ...]
-    observation_mean: Tensor
-    observation_scale: Tensor
-    action_low: Tensor
-    action_high: Tensor
-    discrete_actions: bool
-    fixed: Layers = ()
-
-    @classmethod
-    def of(cls, policy: DeterministicPolicy) -> "PolicyNetwork":
-        """Return the shape of a policy that was trained offline, of which the last layer is
-        learned.
-        """
-        mean, scale = policy.observation_mean, policy.observation_scale
-        low, high, discrete = policy.action_low, policy.action_high, policy.discrete_actions
-        return cls((), mean, scale, low, high, discrete, fixed=policy.layers[:-2])
+    learned: int = 1
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Widths of the layers that are learned, from their input to A."""
-        inputs = self.fixed[-1].shape[-1] if self.fixed else len(self.observation_mean)
-        return (inputs, *self.hidden, len(self.action_low))
+    def fixed(self) -> Layers:
+        """Layers before those that are learned."""
+        return self.layers[: -2 * self.learned]
 
     @property
     def device(self) -> torch.device:
@@ -74,46 +48,29 @@ class PolicyNetwork:
     @property
     def parameters(self) -> int:
         """D."""
-        network = sum(
-            outputs * (inputs + 1)
-            for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False)
-        )
-        return network + self._scales
+        return sum(self._counts) + self._scales
+
+    @property
+    def _counts(self) -> list[int]:
+        return [layer.numel() for layer in self.layers[-2 * self.learned :]]
 
     @property
     def _scales(self) -> int:
-        return 0 if self.discrete_actions else len(self.action_low)
+        return 0 if self.discrete_actions else self.action_size
 
-    def initial(self, seed: int, standard_deviation: float = 1.0) -> Tensor:
-        """Draw first parameters ``[d]``, as ``torch.nn.Linear`` begins, with a last layer a
-        hundredth as large.
-
-        Args:
-            seed: of the weights.
-            standard_deviation: of u in a box.
-        """
-        *inner, weight, bias = initial_layers(self.sizes, 1, torch.Generator().manual_seed(seed))
-        return self._vector((*inner, weight * 0.01, bias * 0.01), standard_deviation)
-
-    def parameters_of(self, policy: DeterministicPolicy, standard_deviation: float) -> Tensor:
-        """Return the parameters ``[d]`` of an offline policy of this shape.
+    def initial(self, standard_deviation: float) -> Tensor:
+        """Return the parameters ``[d]`` of its own layers; its action is the one at u = f.
 
         Args:
-            policy: P = 1. Its action is the one at u = f.
             standard_deviation: of u in a box.
         """
-        return self._vector(policy.layers[len(self.fixed) :], standard_deviation)
-
-    def _vector(self, layers: Layers, standard_deviation: float) -> Tensor:
-        scales = torch.full((self._scales,), math.log(standard_deviation))
-        return torch.cat([*(layer.detach().flatten().float().cpu() for layer in layers), scales])
+        own = (layer.flatten().float().cpu() for layer in self.layers[-2 * self.learned :])
+        return torch.cat([*own, torch.full((self._scales,), math.log(standard_deviation))])
 
     def export(self, parameters: Tensor) -> DeterministicPolicy:
         """Return the policy of its likeliest actions, as the rest of the project uses it."""
         learned = (layer.detach().clone() for layer in self._layers(parameters.unsqueeze(0)))
-        layers, low, high = (*self.fixed, *learned), self.action_low, self.action_high
-        mean, scale = self.observation_mean, self.observation_scale
-        return DeterministicPolicy(layers, mean, scale, low, high, self.discrete_actions)
+        return replace(self, layers=(*self.fixed, *learned))
 
     def outputs(self, parameters: Tensor, observations: Tensor) -> Tensor:
         """Return f: ``[P, d]`` and ``[P, B, S]`` to ``[P, B, A]``."""
@@ -181,18 +138,14 @@ class PolicyNetwork:
 
     def to(self, device: torch.device) -> "PolicyNetwork":
         """Return the same with its tensors on a device."""
-        fixed = tuple(layer.to(device) for layer in self.fixed)
-        return to_device(replace(self, fixed=fixed), device)
+        layers = tuple(layer.to(device) for layer in self.layers)
+        return to_device(replace(self, layers=layers), device)
 
     def _layers(self, parameters: Tensor) -> Layers:
         """Weights ``[P, out, in]`` and biases ``[P, 1, out]`` as views of ``[P, d]``."""
-        layers, at = [], 0
-        for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False):
-            weight = parameters[:, at : at + inputs * outputs].view(-1, outputs, inputs)
-            bias = parameters[:, at + inputs * outputs : at + (inputs + 1) * outputs].unsqueeze(1)
-            layers += [weight, bias]
-            at += (inputs + 1) * outputs
-        return tuple(layers)
+        parts = torch.split(parameters, [*self._counts, self._scales], dim=1)
+        layers = zip(parts, self.layers[-2 * self.learned :], strict=False)
+        return tuple(part.view(-1, *layer.shape[1:]) for part, layer in layers)
 
     def _log_scales(self, parameters: Tensor) -> Tensor:
         """Return ℓ, ``[P, 1, A]``."""

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors.torch import save_file
@@ -17,10 +17,6 @@ from primorl.policy.config import Folder, PolicyConfig
 from primorl.policy.loaded import EPOCHS, FINAL, SCALES, layer_names, read_policy
 
 _NEVER = -1e4  # the output for a discrete action that is never taken
-Names = tuple[tuple[str, ...], tuple[str, ...]]
-"""Names of the dimensions of an observation, and of those of an action or of the discrete
-actions.
-"""
 Layers = tuple[Tensor, ...]
 """Weights ``[.., out, in]`` and biases ``[.., 1, out]`` in turn, first layer first.
 
@@ -135,9 +131,7 @@ class DeterministicPolicy:
         return replace(self, layers=(*hidden, weight, bias))
 
     @classmethod
-    def load(
-        cls, folder: Path, name: str = FINAL, device: torch.device | None = None
-    ) -> "DeterministicPolicy":
+    def load(cls, folder: Path, name: str = FINAL, device: torch.device | None = None) -> Self:
         """Read the final policy (P = 1) that `save` wrote, or with ``EPOCHS`` those at the end of
         every epoch; raises the errors of `read_policy`.
         """
@@ -151,8 +145,7 @@ def save(
     folder: Path,
     epochs: Sequence[DeterministicPolicy],
     *,
-    policy: Folder | None = None,
-    names: Names | None = None,
+    policy: Folder = "models/policy",
     observation_range: tuple[Tensor, Tensor] | None = None,
     **facts: Any,
 ) -> None:
@@ -164,8 +157,7 @@ def save(
     Args:
         folder: an existing folder.
         epochs: the policies at the end of every epoch.
-        policy: folder that these files are of; None: that of the variant's policy.
-        names: of the dimensions of observations, then of the actions; None: without names.
+        policy: folder that these files are of.
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each;
             one that is infinite is not stated.
         facts: other fields of `PolicyConfig`: ``variant``, ``environment``, and those that have a
@@ -178,13 +170,11 @@ def save(
     if observation_range is not None and torch.stack(observation_range).isfinite().all():
         low, high = (tuple(side.tolist()) for side in observation_range)
     PolicyConfig(
-        policy=policy or "models/policy",
+        policy=policy,
         observation_size=last.observation_size,
         action_size=last.action_size,
         hidden=tuple(weight.shape[1] for weight in last.layers[:-2:2]),
         discrete_actions=last.discrete_actions,
-        observation_names=names[0] if names else None,
-        action_names=names[1] if names else None,
         observation_low=low,
         observation_high=high,
         epochs=len(epochs),

@@ -3,9 +3,10 @@ statement.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,6 @@ from primorl.base.files import file_sha256, replaced_directory
 from primorl.base.reporting import StageLog, progress_bar
 from primorl.model.architecture import ModelConfig, Variant
 from primorl.model.ensemble import GaussianEnsemble
-from primorl.model.features import OneHot
 from primorl.model.pessimism import (
     NOT_FINITE,
     PessimisticModel,
@@ -23,7 +23,6 @@ from primorl.model.pessimism import (
     returns_by_member,
     uncertainty_of,
 )
-from primorl.model.termination import Ends
 from primorl.policy import exported
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import CandidateRecord, PolicyConfig, SacConfig
@@ -43,67 +42,53 @@ _ROLLOUTS = 512
 _DOUBT_SHARE, _SHARE_OF_ERROR, _SAMPLING_ERRORS = 3.0, 0.5, 2.0
 
 
-@dataclass(frozen=True)
-class ReleasedModel:
-    """Facts that ``train_model`` states of its model.
+def read_released(
+    folder: Path, *, variant: Variant, environment: str | None
+) -> tuple[dict[str, Any], Statement]:
+    """Read what the policies of a released model state of it, as fields of `PolicyConfig`, and its
+    statement.
 
-    ``environment`` is None if there is no simulator, ``names`` if the data do not name dimensions
-    and actions. ``ends`` says how rollouts end; None: as the model says.
+    Args:
+        folder: of the model.
+        variant: that params.yaml asks for.
+        environment: that the dataset names. An id may name a module to import, so it is never
+            taken from a file.
+
+    Raises:
+        PipelineError: if a file is missing or broken, or the model is of another variant or
+            environment, so that its statement would not be about these policies.
     """
+    config, statement = ModelConfig.read(folder), Statement.read(folder)
+    if (config.variant, config.environment) != (variant, environment):
+        raise PipelineError(
+            f"{folder}/config.json: found variant {config.variant!r} for environment "
+            f"{config.environment!r}, params.yaml asks for {variant!r} for {environment!r}; "
+            "run `dvc repro train_model`"
+        )
+    if not (file := folder / "model.safetensors").is_file():
+        raise PipelineError(f"{file}: not there; `dvc checkout` brings it back")
+    facts = {
+        "variant": variant,
+        "environment": environment,
+        "observation_names": config.observation_names,
+        "action_names": config.action_names,
+        "model_sha256": file_sha256(file),
+    }
+    return facts, statement
 
-    variant: Variant
-    environment: str | None
-    statement: Statement
-    names: exported.Names | None = None
-    model_sha256: str | None = None
-    ends: Ends = None
-    one_hot: OneHot = ()
 
-    def with_clone(self, folder: Path) -> "ReleasedModel":
-        """Return the same with the statement of both, model and clone, for policies that are made
-        from both.
+def count_clone(model: Statement, folder: Path, variant: Variant) -> Statement:
+    """Make the statement of policies that are made from a model and the clone in ``folder``.
 
-        Args:
-            folder: of the clone.
-
-        Raises:
-            PipelineError: a file is missing or broken, or the clone is of another variant or about
-                other data.
-        """
-        config, statement = PolicyConfig.read(folder), Statement.read(folder)
-        if config.variant != self.variant:
-            raise PipelineError(
-                f"{folder}/config.json: found variant {config.variant!r}; run `dvc repro`"
-            )
-        both = {"models/dynamics": self.statement, "models/behaviour": statement}
-        return replace(self, statement=compose_statement(both))
-
-    @classmethod
-    def read(cls, folder: Path, *, variant: Variant, environment: str | None) -> "ReleasedModel":
-        """Read the folder of a released model.
-
-        Args:
-            folder: of the model.
-            variant: that params.yaml asks for.
-            environment: that the dataset names. An id may name a module to import, so it is never
-                taken from a file.
-
-        Raises:
-            PipelineError: if a file is missing or broken, or the model is of another variant or
-                environment, so that its statement would not be about this policy.
-        """
-        config, statement = ModelConfig.read(folder), Statement.read(folder)
-        if (config.variant, config.environment) != (variant, environment):
-            raise PipelineError(
-                f"{folder}/config.json: found variant {config.variant!r} for environment "
-                f"{config.environment!r}, params.yaml asks for {variant!r} for {environment!r}; "
-                "run `dvc repro train_model`"
-            )
-        if not (file := folder / "model.safetensors").is_file():
-            raise PipelineError(f"{file}: not there; `dvc checkout` brings it back")
-        observation, action = config.observation_names, config.action_names
-        names = (observation, action) if observation and action else None
-        return cls(variant, environment, statement, names, file_sha256(file))
+    Raises:
+        PipelineError: a file is missing or broken, or the clone is of another variant or about
+            other data.
+    """
+    found = PolicyConfig.read(folder).variant
+    if found != variant:
+        raise PipelineError(f"{folder}/config.json: found variant {found!r}; run `dvc repro`")
+    both = {"models/dynamics": model, "models/behaviour": Statement.read(folder)}
+    return compose_statement(both)
 
 
 @dataclass(frozen=True)
@@ -283,8 +268,9 @@ def optimise(
 def write(
     output: Path,
     policies: OptimisedPolicies,
-    released: ReleasedModel,
+    statement: Statement,
     model: PessimisticModel,
+    **facts: Any,
 ) -> None:
     """Replace the folder ``output`` by the policies of all seeds and their privacy statement.
 
@@ -295,8 +281,9 @@ def write(
     Args:
         output: the folder.
         policies: to be written.
-        released: read of the model.
+        statement: of what they were made from.
         model: that they were trained in.
+        facts: other fields of `PolicyConfig`.
     """
     choice, seeds = policies.choice, policies.seeds
     ends = model.bounds.observation_low, model.bounds.observation_high
@@ -306,17 +293,12 @@ def write(
             exported.save(
                 folder,
                 policies.of_seed(number),
-                variant=released.variant,
-                environment=released.environment,
                 seeds=seeds if len(seeds) > 1 and folder == fresh else None,
-                names=released.names,
-                one_hot=released.one_hot or None,
                 observation_range=ends,
-                model_sha256=released.model_sha256,
-                ends=released.ends,
                 uncertainty=model.uncertainty,
                 penalty=model.penalty,
                 candidates=() if choice is None else choice.candidates[number],
                 clone_error=None if choice is None else choice.error,
+                **facts,
             )
-            released.statement.write(folder)
+            statement.write(folder)

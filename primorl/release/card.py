@@ -148,11 +148,11 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
     policy, summary = content[contents.POLICY[1]], content[contents.EVALUATION]
     declared, answers = content.get(contents.DECLARED, {}), content.get(contents.ANSWERS)
     labels = declared.get("labels", {})
-    asked = answers or {"estimates": (), "discount": 1.0, "statements": {}}
+    asked = answers or {"estimates": (), "statements": {}}
     verdict, conduct = Verdict.of(asked.get("verdict")), asked.get("conduct")
     people = {"unit": statement["unit"], "units": statement["units"]}
     told = {**summary, **people, "private_evaluation": asked["estimates"]}
-    beside = compare_with_today(told, asked["discount"], verdict, conduct, model)
+    beside = compare_with_today(told, verdict, conduct, model)
     estimates = sorted(asked["estimates"], key=lambda answer: _ORDER.index(answer["of"]))
     if not verdict.believed:
         estimates = [each for each in estimates if each["estimator"] != "model"]
@@ -188,18 +188,17 @@ def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
 
 
 def compare_with_today(
-    summary: Content, discount: float, verdict: Verdict, conduct: Content | None, model: Content
+    summary: Content, verdict: Verdict, conduct: Content | None, model: Content
 ) -> dict[str, Any]:
     """Decide what stands beside today's practice: variables of the card and of the report.
 
     Args:
         summary: of the run, with the private units' answers; its unit is in plain words.
-        discount: γ of these answers.
         verdict: about the model.
         conduct: what the policy does (`primorl.evaluate.private.results.Conduct`); None: unknown.
         model: ``config.json`` of the model, which names actions that nobody takes.
     """
-    today = wording.find_today(summary, discount)
+    today = wording.find_today(summary)
     advice, units = summary.get("recommendation"), wording.plural(summary["unit"])
     uses = conduct["actions"] if conduct else []
     farthest = sorted(uses, key=lambda use: abs(use["policy"] - use["clone"]), reverse=True)
@@ -208,7 +207,7 @@ def compare_with_today(
         "today": today,
         "trial": wording.describe_trial(advice, today, summary["units"], units) if advice else "",
         "against": wording.describe_signs(verdict),
-        "practice": write_practice(summary, discount, believed=verdict.believed),
+        "practice": write_practice(summary, believed=verdict.believed),
         "believed": verdict.believed and (advice is None or advice["answer"] != "more_data"),
         "conduct": conduct,
         "uses": [use for use in uses if use in farthest[:_MOST_ACTIONS]],
@@ -240,21 +239,19 @@ def write_meaning(statement: Content, studied: str) -> Section:
     return _section("meaning", bundle=statement, studied=studied, units=units)
 
 
-def write_practice(summary: Content, discount: float = 1.0, *, believed: bool = True) -> Section:
+def write_practice(summary: Content, *, believed: bool = True) -> Section:
     """Write the section on what the comparison with today's practice does not show.
 
     Args:
         summary: ``evaluation.json`` or ``metrics/summary.json``.
-        discount: γ of the private units' answers.
         believed: whether values in the model may be shown.
     """
-    today, counted = wording.find_today(summary, discount), wording.todays_answer(summary)
+    today, counted = wording.find_today(summary), wording.todays_answer(summary)
     answers = summary.get("private_evaluation") or ()
     modelled = next((each["value"] for each in answers if each["what"] == AS_DRAWN), None)
     return _section(
         "compared",
         summary=summary,
-        known=counted is not None or summary.get("public_return_ci95") is not None,
         today=None if today is None else today.ends,
         policy=summary["return_ci95"],
         modelled=modelled if counted and believed else None,

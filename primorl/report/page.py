@@ -60,7 +60,6 @@ class Facts:
         policy: content of ``config.json`` of the policy.
         model: likewise of the model.
         declared: texts that people declared for the card, by key.
-        discount: of the private units' answers.
         day: of the report.
         newer_data: whether people joined, left or withdrew since the run.
         conduct: what the policy does beside today's practice.
@@ -75,7 +74,6 @@ class Facts:
     policy: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, Any] = field(default_factory=dict)
-    discount: float = 1.0
     day: date = field(default_factory=date.today)
     newer_data: bool = False
     conduct: Mapping[str, Any] | None = None
@@ -125,7 +123,6 @@ def read_facts(
         policy=run.config.to_json(),
         model=ModelConfig.read(MODEL).to_json(),
         declared=params.chosen.texts,
-        discount=answers.discount,
         conduct=answers.to_json().get("conduct"),
     )
 
@@ -145,7 +142,7 @@ def write_page(facts: Facts) -> str:
     leading = released if released["private"] else summary
     promise = {"epsilon": leading["epsilon"], "delta": leading["delta"], "void": void}
     verdict = Verdict.of(summary.get("model_verdict"))
-    beside = card.compare_with_today(summary, facts.discount, verdict, facts.conduct, facts.model)
+    beside = card.compare_with_today(summary, verdict, facts.conduct, facts.model)
     lengths = any(each.what == _LENGTHS for each in training.queries)
     template = card.environment("primorl.report", autoescape=True).get_template("report.html.j2")
     told = {
@@ -160,7 +157,6 @@ def write_page(facts: Facts) -> str:
         "curve": card.trace_curve(released) if sound else (),
         "unprotected": wording.describe_public(stated) if statement.private else "",
         "public_facts": wording.public_facts(statement.to_json()),
-        "gamma": "" if facts.discount == 1 else f", discounted by γ = {facts.discount:g}",
         "lengths_known": lengths or bool(stated.get("public_units")),
         "meaning": card.write_meaning(released, facts.counted),
         "conduct": card.write_conduct(beside, labels),

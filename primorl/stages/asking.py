@@ -58,28 +58,28 @@ def evaluation_problem(
     """Set up the subject: today's returns, a policy and the released model. Reads no private byte.
 
     Args:
-        job: δ, the discount and the bounds of a trajectory's return.
+        job: δ and the bounds of a trajectory's return.
         partitions: first states and lengths come from their public split where there is one.
         policy: the one in question.
         seed: of rollouts.
         ends: how rollouts end, as the policy's ``config.json`` says.
 
     Raises:
-        PipelineError: the model is missing or broken.
+        PipelineError: the model is missing or broken, or no horizon is declared.
     """
     manifest, public = partitions.manifest, partitions.public
+    horizon = manifest.declared_horizon()
     recordings = Recordings.of(MODEL, public)
     problem = Problem(
         units=manifest.private_units,
         unit=manifest.info.unit,
         delta=job.delta,
-        horizon=manifest.info.horizon,
-        discount=job.discount,
+        horizon=horizon,
         policy=policy,
         ensemble=GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
         starts=recordings.first_states(seed),
         seed=seed,
-        survival=recordings.survival(manifest.info.horizon, ends),
+        survival=recordings.survival(horizon, ends),
     )
     bounds = None if isinstance(job.return_bounds, str) else job.return_bounds
     problem = problem.with_return_bounds(bounds)
@@ -195,7 +195,7 @@ def evaluation_record(
         unit=info.unit,
         units=problem.units,
         horizon=info.horizon,
-        discount=problem.discount,
+        discount=1.0,
         estimates=(*answers, *(each for each in free if each.finite)),
         statements={NAME: statement},
         verdict=Verdict(vetoes=vetoes),

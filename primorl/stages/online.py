@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from primorl.base import PipelineError, say
 from primorl.base.files import (
@@ -23,7 +22,7 @@ from primorl.data.identity.membership import (
     population_digest,
     project_secret,
 )
-from primorl.evaluate.returns import episode_returns
+from primorl.evaluate.returns import in_environment
 from primorl.evaluate.summary import Estimate, OnlineSummary
 from primorl.online.learning import (
     ONE_USER,
@@ -38,7 +37,7 @@ from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG
 from primorl.policy import exported
 from primorl.policy.config import DISCOUNT, PolicyConfig
-from primorl.policy.exported import DeterministicPolicy, Names
+from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.privacy.statement import OnlineProtocol, Statement
@@ -105,11 +104,9 @@ class OnlineRun:
     """Everything that an online run needs.
 
     Attributes:
-        network: shape of the policies.
-        parameters: of the offline policy, ``[d]``.
+        params: the settings.
+        network: the offline policy, of which the last layer is learned.
         offline: its statement.
-        sha256: of its file.
-        names: of observations and actions.
         update: that every cohort makes.
         mechanism: of the run.
         cohorts: numbers of the users that each cohort meets.
@@ -118,11 +115,9 @@ class OnlineRun:
         steps: T.
     """
 
+    params: Params
     network: PolicyNetwork
-    parameters: Tensor
     offline: Statement
-    sha256: str
-    names: Names | None
     update: Update
     mechanism: Mechanism
     cohorts: tuple[range, ...]
@@ -149,11 +144,9 @@ def online_run(params: Params) -> OnlineRun:
             f"{_KEY}: steps: found null, and {environment} has no limit; give a number"
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
-    policy = DeterministicPolicy.load(POLICY)
-    network = PolicyNetwork.of(policy)
-    config, offline = PolicyConfig.read(POLICY), Statement.read(POLICY)
-    _check_policy(policy, offline, environments, params)
-    names = config.observation_names, config.action_names
+    network = PolicyNetwork.load(POLICY)
+    offline = Statement.read(POLICY)
+    _check_policy(network, offline, environments, params)
     norm, discount = asked.clipping_norm, params.policy.discount or DISCOUNT
     update = DPPG(
         learning_rate=asked.learning_rate, clipping_norm=norm, discount=discount, **_OWN_STEPS
@@ -170,19 +163,7 @@ def online_run(params: Params) -> OnlineRun:
         delta=delta,
     )
     _warn_of_noise(asked.cohort, mechanism, network)
-    return OnlineRun(
-        network=network,
-        parameters=network.parameters_of(policy, STANDARD_DEVIATION),
-        offline=offline,
-        sha256=file_sha256(POLICY / "policy.safetensors"),
-        names=(names[0], names[1]) if names[0] and names[1] else None,
-        update=update,
-        mechanism=mechanism,
-        cohorts=cohorts,
-        people=people,
-        users=users,
-        steps=steps,
-    )
+    return OnlineRun(params, network, offline, update, mechanism, cohorts, people, users, steps)
 
 
 def _check_policy(
@@ -213,9 +194,9 @@ def _warn_of_noise(cohort: int, mechanism: Mechanism, network: PolicyNetwork) ->
 
 def begin(run: OnlineRun) -> OnlineState:
     """Return the state before the first cohort."""
-    cohorts = len(run.cohorts)
-    every = max(1, cohorts // _POINTS)
-    return OnlineState.begin({PARAMETERS: run.parameters}, cohorts, every, run.sha256)
+    cohorts, offline = len(run.cohorts), file_sha256(POLICY / "policy.safetensors")
+    first = {PARAMETERS: run.network.initial(STANDARD_DEVIATION)}
+    return OnlineState.begin(first, cohorts, max(1, cohorts // _POINTS), offline)
 
 
 def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> OnlineState:
@@ -241,14 +222,14 @@ def learn_for(paid: Paid[OnlineState], run: OnlineRun, device: torch.device) -> 
         )
 
 
-def request_charge(params: Params, run: OnlineRun) -> Request:
+def request_charge(run: OnlineRun) -> Request:
     """Request the charge of a run.
 
     Its identity is a digest of everything that determines the result but chance and code. Of the
     offline policy it holds which charges paid for it, not its bytes, which an edit of code may
     change.
     """
-    offline = run.offline
+    params, offline = run.params, run.offline
     content: dict[str, Any] = {
         "people": hashlib.sha256(run.people.members).hexdigest(),
         "fingerprint": run.people.fingerprint,
@@ -283,61 +264,50 @@ class Returns:
 
 
 def evaluate_online(
-    params: Params, state: OnlineState, policies: list[DeterministicPolicy]
+    run: OnlineRun, state: OnlineState, policies: list[DeterministicPolicy]
 ) -> Returns:
     """Measure the policies of an online run in the environment."""
-    asked, horizon = params.evaluation, params.chosen.horizon
-    environment = str(params.chosen.environment)
-
-    def measure(policies: list[DeterministicPolicy], episodes: int) -> list[Estimate]:
-        stacked = DeterministicPolicy.stack(policies)
-        found = episode_returns(environment, stacked, episodes, asked.seed, horizon)
-        return [Estimate.of(own) for own in found]
-
-    curve = measure(policies, asked.epoch_episodes)
-    before, after = measure([policies[0], policies[-1]], asked.episodes)
+    asked, dataset = run.params.evaluation, run.params.chosen
+    world: Any = {"environment": dataset.environment, "seed": asked.seed}
+    world["horizon"] = dataset.horizon
+    every, ends = map(DeterministicPolicy.stack, (policies, [policies[0], policies[-1]]))
+    curve = in_environment(every, asked.epoch_episodes, **world)
+    before, after = in_environment(ends, asked.episodes, **world)
     if after.high < before.low:
         say(
             f"warning: {ONLINE}: the policy got worse: return {after.mean:.4g}, before "
             f"{before.mean:.4g}; a larger cohort or a smaller learning_rate in online.yaml may help"
         )
-    users = tuple(after * params.online.cohort for after in state.kept_after)
+    users = tuple(after * run.params.online.cohort for after in state.kept_after)
     return Returns(users, tuple(curve), before, after)
 
 
-def write_policies(
-    folder: Path, params: Params, run: OnlineRun, policies: list[DeterministicPolicy]
-) -> None:
+def write_policies(folder: Path, run: OnlineRun, policies: list[DeterministicPolicy]) -> None:
     """Write the policies of an online run, the last of which is used."""
+    config, params = PolicyConfig.read(POLICY), run.params
     exported.save(
         folder,
         policies,
         variant=params.dynamics.variant,
         environment=str(params.chosen.environment),
         policy="models/online",
-        names=run.names,
+        observation_names=config.observation_names,
+        action_names=config.action_names,
     )
 
 
 def summarise_online(
-    params: Params,
-    run: OnlineRun,
-    own: Statement,
-    statement: Statement,
-    returns: Returns,
-    seconds: float,
+    run: OnlineRun, statement: Statement, returns: Returns, seconds: float
 ) -> OnlineSummary:
     """Make the content of ``metrics/online.json`` of a run whose policies are written.
 
     Args:
-        params: of the run.
         run: as it was prepared.
-        own: statement of the online run alone.
         statement: of it and of the offline policy.
         returns: in the environment.
         seconds: that it took.
     """
-    before, after = returns.before, returns.after
+    before, after, params = returns.before, returns.after, run.params
     return OnlineSummary(
         met=True,
         env_id=str(params.chosen.environment),
@@ -345,8 +315,8 @@ def summarise_online(
         private=statement.sound,
         epsilon=statement.mechanisms[-1].epsilon if statement.sound else None,
         epsilon_in_all=statement.epsilon if statement.sound else None,
-        delta=own.delta,
-        unit=own.unit,
+        delta=run.mechanism.delta,
+        unit=run.mechanism.unit,
         users=run.people.units,
         cohort=params.online.cohort,
         cohorts=len(run.cohorts),
@@ -373,11 +343,11 @@ def list_content(summary: OnlineSummary, returns: Returns) -> RunContent:
     return RunContent({}, {"void": "; ".join(summary.void)}, log.metrics)
 
 
-def users_statement(params: Params, run: OnlineRun) -> Statement:
+def users_statement(run: OnlineRun) -> Statement:
     """Make the statement for one user, before payment."""
-    asked = params.online
+    cohort = run.params.online.cohort
     assumptions = [
-        f"how many users come, {run.people.units}, in which order, and that {asked.cohort} "
+        f"how many users come, {run.people.units}, in which order, and that {cohort} "
         "make one update",
         f"that one user takes at most {run.steps} steps and is in one cohort",
         "observation and action sizes, the environment and its declared spaces",
@@ -389,7 +359,7 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
     protocol = OnlineProtocol(
         algorithm=run.update.name,
         users=run.people.units,
-        cohort=asked.cohort,
+        cohort=cohort,
         cohorts=len(run.cohorts),
         releases=run.update.releases,
     )

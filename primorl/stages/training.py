@@ -4,8 +4,8 @@ Nothing here charges; see `primorl.work.desk`.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeGuard, TypeVar
@@ -29,7 +29,7 @@ from primorl.engine.rounds import check_setup
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Message, Processes
-from primorl.engine.training import OnRound, Trained, TrainingState, serve, train
+from primorl.engine.training import Trained, TrainingState, serve, train
 from primorl.model.architecture import (
     LITTLE_EXPLAINED,
     Explained,
@@ -180,15 +180,25 @@ def train_for(
 ) -> Trained:
     """Run the rounds that a charge has left, or restore the result of an earlier run.
 
+    Every round moves a progress bar; public losses go to ``log``.
+
     Raises:
         PipelineError: another process was lost.
     """
     stage, charge = paid.charge.stage, paid.charge
     several = setup.execution.ranks > 1
     with (
-        training_report(log, setup.mechanism.rounds, stage, paid.state.started) as report,
+        progress_bar(setup.mechanism.rounds, stage, "round") as bar,
         Processes() if several else nullcontext() as group,
     ):
+        bar.update(paid.state.started)
+
+        def report(evaluation: PublicEvaluation | None) -> None:
+            bar.update()
+            if evaluation is not None:
+                log.metric("public_loss", evaluation.loss, evaluation.round)
+                bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
+
         rows = None
         if not paid.finished:
             if group is not None:  # the ledger has granted the charge: all open the private units
@@ -285,32 +295,6 @@ def refuse_diverged(setup: TrainingSetup, trained: Trained) -> None:
     raise PipelineError(
         f"params.yaml: {key}: {why}. The last good one is untouched; the charge stays spent{again}"
     )
-
-
-@contextmanager
-def training_report(log: StageLog, rounds: int, stage: str, started: int) -> Iterator[OnRound]:
-    """Report every round of a training: a progress bar, and public losses for MLflow.
-
-    Args:
-        log: gets the losses.
-        rounds: of the training.
-        stage: name of the stage.
-        started: rounds that an earlier run began.
-
-    Yields:
-        A function that takes the evaluation of a round, where it had one.
-    """
-    with progress_bar(rounds, stage, "round") as bar:
-        bar.update(started)
-
-        def on_round(evaluation: PublicEvaluation | None) -> None:
-            bar.update()
-            if evaluation is None:
-                return
-            log.metric("public_loss", evaluation.loss, evaluation.round)
-            bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
-
-        yield on_round
 
 
 # ---- the files
@@ -431,7 +415,6 @@ def write_clone(
     info, bounds = manifest.info, setup.bounds
     rare = () if job.scaled_by is None else ModelConfig.read(MODEL).rare_actions
     cloned = BehaviourPolicy.of(setup.architecture, trained.weights, trained.normaliser, bounds)
-    observations, actions = info.spaces.observation_names, info.spaces.action_names
     persistence = None
     if PERSISTENCE in trained.answers:
         persistence = (float(trained.answers[PERSISTENCE][0]), setup.noise_of(PERSISTENCE))
@@ -442,7 +425,8 @@ def write_clone(
         replace(cloned, policy=cloned.policy.without(rare), rare=rare),
         variant=job.variant,
         environment=info.environment,
-        names=(observations, actions) if observations and actions else None,
+        observation_names=info.spaces.observation_names,
+        action_names=info.spaces.action_names,
         observation_range=(bounds.observation_low, bounds.observation_high),
         one_hot=info.spaces.one_hot or None,
         rounds=trained.rounds,

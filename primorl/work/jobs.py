@@ -220,7 +220,7 @@ class QuestionJob:
     Attributes:
         noise_multiplier: z.
         delta: at which ε is stated.
-        discount: γ of the value.
+        discount: γ, which is 1: returns are not discounted.
         return_bounds: of a trajectory's return; see `PrivateEvaluation`.
         draw: numbers the draws of the noise that were paid for.
     """
@@ -229,7 +229,7 @@ class QuestionJob:
 
     noise_multiplier: Annotated[float, records.Within(gt=0)]
     delta: records.Delta
-    discount: Annotated[float, records.Within(gt=0, le=1)]
+    discount: Annotated[float, records.Within(ge=1, le=1)]
     return_bounds: ReturnBounds
     draw: records.NaturalInt
 

@@ -332,11 +332,6 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
         raise PipelineError(
             f"params.yaml: dynamics.start: public needs {LEAST_UNITS} drawn units; allowed: random"
         )
-    if params.asks_today and info.horizon is None and params.evaluation.private.discount == 1.0:
-        raise PipelineError(
-            f"{dataset}: horizon: not declared, and evaluation.private.discount is 1, so returns "
-            "have no bounds; declare it, or lower the discount"
-        )
     size = public.observation_size
     allowed_ends = [NONE, LEARNED]
     allowed_ends += [name for name, rule in sorted(RULES.items()) if rule.observation_size == size]
@@ -345,7 +340,7 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
             f"{dataset}: termination: found {info.termination!r}; allowed at size {size}: "
             f"{', '.join(allowed_ends)}"
         )
-    if info.environment is None:
+    if info.environment is None or params.asks_today:
         manifest.declared_horizon()
     observation_bounds(bounds, manifest, public)
 
@@ -475,7 +470,7 @@ def question_job(params: Params) -> jobs.QuestionJob:
     return jobs.QuestionJob(
         noise_multiplier=jobs.solve_noise(epsilon, delta, 1.0, jobs.RELEASES),
         delta=delta,
-        discount=chosen.discount,
+        discount=1.0,
         return_bounds=chosen.return_bounds,
         draw=chosen.draw,
     )

@@ -17,6 +17,7 @@ from primorl.online.learning import (
 )
 from primorl.online.network import PolicyNetwork
 from primorl.privacy.mechanism.mechanism import Mechanism
+from research.networks import random_network
 
 USERS, STEPS, SIZE = 4, 12, 3
 OTHERS = [0, 2, 3]  # all but user 1
@@ -33,11 +34,14 @@ def network(
     """A small network, behind a fixed layer of so many units if there are any."""
     low = torch.zeros(actions) if discrete else -torch.ones(actions)
     drawn = torch.Generator().manual_seed(7)
-    layers = torch.randn(1, fixed, size, generator=drawn), torch.randn(1, 1, fixed, generator=drawn)
-    whole = PolicyNetwork(
-        hidden, torch.zeros(size), torch.ones(size), low, torch.ones(actions), discrete
-    )
-    return replace(whole, fixed=layers) if fixed else whole
+    sizes = (1, fixed, size), (1, 1, fixed)
+    layers = tuple(torch.randn(each, generator=drawn) for each in sizes)
+    seen, ones = fixed or size, torch.ones(actions)
+    whole = random_network(hidden, torch.zeros(seen), torch.ones(seen), low, ones, discrete)
+    if not fixed:
+        return whole
+    mean, scale, layers = torch.zeros(size), torch.ones(size), (*layers, *whole.layers)
+    return replace(whole, layers=layers, observation_mean=mean, observation_scale=scale)
 
 
 def met(
@@ -100,14 +104,14 @@ class RecordedCohort(Cohort):
     release.
     """
 
-    def __init__(self, mechanism: Mechanism, releases: int):
-        super().__init__(mechanism, releases)
+    def __init__(self, mechanism: Mechanism):
+        super().__init__(mechanism)
         self.rows: list[Tensor] = []
 
-    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
-        rows = torch.cat([contributions] if isinstance(contributions, Tensor) else [*contributions])
+    def noisy_mean(self, contributions: Iterable[Tensor], clipping_norm: float) -> Tensor:
+        rows = torch.cat([*contributions])
         self.rows.append(rows.clone())
-        return super().noisy_mean(rows, clipping_norm)
+        return super().noisy_mean([rows], clipping_norm)
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ def recorded(
     mechanism = RecordedMechanism(
         **vars(mechanism_of(1.0, update.releases, max(USERS, data.users)))
     )
-    cohort = RecordedCohort(mechanism, update.releases)
+    cohort = RecordedCohort(mechanism)
     made = update.apply(shape, values or begun(shape), data, cohort, 3)
     return Seen(cohort.rows, mechanism.sums, made)
 

@@ -1,10 +1,8 @@
 """The slow, obvious update: one user after the other, with autograd. It judges the fast one."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -87,10 +85,9 @@ class _User:
     def logs(self, theta: Tensor) -> Tensor:
         """log π_θ of the actions, ``[n]``."""
         network, at, layers = self.network, 0, [part[0] for part in self.network.fixed]
-        for size, width in pairwise(network.sizes):
-            for shape in ((width, size), (1, width)):
-                layers.append(theta[at : at + math.prod(shape)].view(shape))
-                at += math.prod(shape)
+        for learned in network.layers[len(layers) :]:
+            layers.append(theta[at : at + learned.numel()].view(learned.shape[1:]))
+            at += learned.numel()
         signal = (self.observations - network.observation_mean) / network.observation_scale
         for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
             signal = (signal @ weight.T + bias).relu()

@@ -149,28 +149,28 @@ def mechanism(z: float = Z, releases: int = 1) -> Mechanism:
 def test_noise_is_z_times_s_over_m() -> None:
     rows = torch.zeros(4, SIZE)  # fewer users than m
     rows[:, 0] = 0.1
-    noise = Cohort(mechanism(), 1).noisy_mean(rows, NORM)
+    noise = Cohort(mechanism()).noisy_mean([rows], NORM)
     noise[0] -= 0.4 / COHORT
     assert is_noise_of(noise, Z * NORM / COHORT)
     for wrong in (2 / 3, 3 / 2, COHORT / len(rows)):
         assert not is_noise_of(noise, Z * NORM / COHORT * wrong)
-    twin = Cohort(mechanism(0.0), 1).noisy_mean(torch.tensor([[9.0, 0.0]] * 4), NORM)
+    twin = Cohort(mechanism(0.0)).noisy_mean([torch.tensor([[9.0, 0.0]] * 4)], NORM)
     torch.testing.assert_close(twin, torch.tensor([4 * NORM / COHORT, 0.0]))
 
 
 def test_no_release_is_made_that_was_not_paid_for() -> None:
-    cohort = Cohort(mechanism(releases=2), 2)
+    cohort = Cohort(mechanism(releases=2))
     for _ in range(2):
-        cohort.noisy_mean(torch.ones(3, 2), NORM)
+        cohort.noisy_mean([torch.ones(3, 2)], NORM)
     with pytest.raises(ValueError, match="used up"):
-        cohort.noisy_mean(torch.ones(3, 2), NORM)
+        cohort.noisy_mean([torch.ones(3, 2)], NORM)
     for rows, says in (
-        (torch.ones(COHORT + 1, 3), "11 users"),
-        (iter([torch.ones(6, 3), torch.ones(5, 3)]), "11 users"),
-        (iter([]), "no contributions"),
+        ([torch.ones(COHORT + 1, 3)], "11 users"),
+        ([torch.ones(6, 3), torch.ones(5, 3)], "11 users"),
+        ([], "no contributions"),
     ):
         with pytest.raises(ValueError, match=says):
-            Cohort(mechanism(), 1).noisy_mean(rows, NORM)
+            Cohort(mechanism()).noisy_mean(rows, NORM)
 
 
 def test_all_that_a_user_is_in_is_accounted() -> None:
@@ -197,7 +197,7 @@ def test_a_run_that_was_not_paid_for_meets_nobody(
 ) -> None:
     update = Rebel(temperature=1.0, step_size=0.5, steps=releases, clipping_norm=0.3)
     shape = network()
-    state, nobody = OnlineState.begin({PARAMETERS: shape.initial(0)}, 2), cast(Any, Nobody())
+    state, nobody = OnlineState.begin({PARAMETERS: shape.initial(1.0)}, 2, 1), cast(Any, Nobody())
     with pytest.raises(ValueError, match=message):
         learn(update, shape, mechanism(), nobody, cohorts, state)
 

@@ -87,7 +87,7 @@ def write_clone(*, high: float = 2.0, variant: str = "private", discrete: bool =
     clone = BehaviourPolicy(policy, None if discrete else layers, None if discrete else (-5.0, 1.0))
     facts: dict[str, Any] = {"variant": variant, "environment": "Pendulum-v1", "rounds": 1}
     facts["engine_version"] = 1
-    behaviour.save(BEHAVIOUR, clone, **facts, names=None, observation_range=None)
+    behaviour.save(BEHAVIOUR, clone, **facts, observation_range=None)
     statement(12.0, charge="clone").write(BEHAVIOUR)
 
 

@@ -59,7 +59,6 @@ def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params)
         replace(model, draw=1),
         replace(model, mechanism=mechanism),
         QUESTION,
-        replace(QUESTION, discount=0.8),
         replace(QUESTION, return_bounds=(-1.0, 2.0)),
     ]
     found = {identity_of(each, DATA) for each in (model, *others)}

@@ -44,7 +44,8 @@ def clone(*, discrete: bool) -> BehaviourPolicy:
 
 def saved(folder: Path, *, discrete: bool) -> BehaviourPolicy:
     made = clone(discrete=discrete)
-    facts: Any = {"variant": "private", "environment": None, "names": (("a", "b", "c"), ("x", "y"))}
+    facts: Any = {"variant": "private", "environment": None, "action_names": ("x", "y")}
+    facts["observation_names"] = ("a", "b", "c")
     behaviour.save(folder, made, rounds=40, engine_version=3, **facts)
     return made
 

@@ -93,7 +93,8 @@ LOG: dict[str, Any] = {
     "observation_range": (torch.tensor([-10.0, -10.0, 5.0]), torch.tensor([10.0, 10.0, 5.0]))
 }
 RANGE: dict[str, Any] = {"environment": "Pendulum-v1"} | LOG
-NAMES: dict[str, Any] = {"names": (("age", "dose", "weight"), ("up", "down"))}
+NAMES: dict[str, Any] = {"action_names": ("up", "down")}
+NAMES["observation_names"] = ("age", "dose", "weight")
 ROWS = np.array([[0.5, -9.0, 5.0], [1.0, 2.0, 5.5], [-3.0, 8.0, 4.9]])
 
 
@@ -218,12 +219,12 @@ def test_a_log_s_policy_answers_one_standard_deviation_outside_the_range(tmp_pat
 def test_a_row_that_is_two_categories_or_none_is_not_answered(tmp_path: Path) -> None:
     """Twins: one category; and a policy without categories, whatever its names."""
     rows = np.array([[1, 0, 5], [0, 1, 5], [1, 1, 5], [0, 0, 5], [2, -1, 5]])
-    names = (("meal=none", "meal=snack", "x=1"), ("up", "down"))
-    policy = loaded(tmp_path, **RANGE, one_hot=((0, 2),), names=names)
+    names = ("meal=none", "meal=snack", "x=1")
+    policy = loaded(tmp_path, **RANGE, one_hot=((0, 2),), observation_names=names)
     assert policy.reasons(rows) == ["", "", *["meal is not exactly one of its categories"] * 3]
     with pytest.raises(OutsideRangeError, match=r"observation\[2\]: meal is not"):
         policy.act(rows)
-    plain = loaded(tmp_path, **RANGE, names=(("bp=sys", "bp=dia", "age"), ("up", "down")))
+    plain = loaded(tmp_path, **RANGE, observation_names=("bp=sys", "bp=dia", "age"))
     assert not any(plain.reasons(rows))
 
 

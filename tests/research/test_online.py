@@ -23,7 +23,7 @@ SMALL = Run("CartPole", "DP-PG", "strict", "ε 1", UPDATE, multiplier("ε 1"), 4
 def test_carried_environments_go_on_where_the_users_before_left_them(carried: bool) -> None:
     network = TASKS["CartPole"].network(())
     users = (CarriedUsers if carried else SimulatedUsers)(batch("CartPole-v1"), 5, None, 0)
-    first, second = (users.meet(range(at, at + 4), network, network.initial(0)) for at in (0, 4))
+    first, second = (users.meet(range(at, at + 4), network, network.initial(1.0)) for at in (0, 4))
     assert not first.ends[:, :-1].any(), "nobody fell"
     assert torch.equal(first.next_observations[:, -1], second.observations[:, 0]) == carried
 

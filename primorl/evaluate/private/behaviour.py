@@ -268,7 +268,7 @@ def scale_returns(problem: Problem, episodes: Episodes) -> Tensor:
     bit would decide about a bin.
     """
     middle, half = problem.return_centre, problem.return_half
-    reward = problem.bound_reward(episodes.reward) * problem.discounts(episodes.step)
+    reward = problem.bound_reward(episodes.reward)
     terms = _whole(reward.where(find_counted(problem, episodes), 0.0) / half)
     number = (episodes.begins.cumsum(1) - 1).clamp(min=0)
     count = episodes.trajectories

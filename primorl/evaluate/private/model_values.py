@@ -97,7 +97,7 @@ def roll_out(problem: Problem, policy: Policies, rollouts: int) -> Rollouts:
         rollouts: in each member.
     """
     members, survival = problem.ensemble.architecture.members, problem.survival
-    weights = step_weights(problem.rollout_steps, discount=problem.discount, survival=survival)
+    weights = step_weights(problem.horizon, survival=survival)
     lasts = torch.ones_like(weights) if survival is None else survival
     steps = int(weights.count_nonzero())  # weights descend
     begin = draw_starts(problem.starts.float(), rollouts, problem.seed)
@@ -247,7 +247,7 @@ def compare_actions(
         names: of observations and actions; None: they have none.
         paid: what people do; None: it was not asked for.
         outcomes: names of the ends with the least and the largest reward; empty: they have none.
-            Discounted or impossible returns do not tell them.
+            Impossible returns do not tell them.
         always_ends: whether every trajectory of the people has one of them.
     """
     seen = names[0] or [f"observation_{place}" for place in range(problem.observation_size)]
@@ -268,7 +268,7 @@ def compare_actions(
             )
         )
     ends = problem.bounds.reward_low, problem.bounds.reward_high
-    told = problem.discount == 1 and all(each.returns.isfinite().all() for each in (own, today))
+    told = all(each.returns.isfinite().all() for each in (own, today))
     shares = zip(_share_outcomes(today, *ends), _share_outcomes(own, *ends), strict=True)
     named = [
         results.Outcome(name=name, reward=reward, clone=clone, policy=policy)

@@ -35,7 +35,6 @@ one unit."""
 
 _TOGETHER = 8  # portions
 _UNITS_AT_ONCE = 1024  # public ones
-_NEGLIGIBLE = 1e-3  # weight of a reward
 # share of the widest bounds; returns that differ by less tell nothing about their spread
 _SAME = 1e-6
 
@@ -45,7 +44,7 @@ class Problem:
     """Subject of an evaluation: returns of the people in the data, the released model, and a policy
     in it.
 
-    A value is the mean over units of the mean over the unit's trajectories of Σ_t γ^t r_t, t <
+    A value is the mean over units of the mean over the unit's trajectories of Σ_t r_t, t <
     ``horizon``: every unit counts once, however many trajectories it has. Rewards are held within
     their declared bounds.
 
@@ -55,8 +54,7 @@ class Problem:
         units: K, private units.
         unit: of privacy.
         delta: δ at which costs are stated.
-        horizon: most steps of a trajectory; None: not declared (then ``discount`` is below 1).
-        discount: γ in (0, 1].
+        horizon: most steps of a trajectory.
         policy: the one in question.
         ensemble: the released model, with declared or public bounds.
         starts: first states that are public or released, ``[n, S]``, in the environment's units.
@@ -72,8 +70,7 @@ class Problem:
     units: int
     unit: str
     delta: float
-    horizon: int | None
-    discount: float
+    horizon: int
     policy: Policies
     ensemble: GaussianEnsemble
     starts: Tensor
@@ -108,13 +105,6 @@ class Problem:
         """Half of the distance of the bounds of a return."""
         return (self.return_high - self.return_low) / 2
 
-    @property
-    def rollout_steps(self) -> int:
-        """Return the horizon; if none is declared, the steps until a reward counts for less than a
-        thousandth.
-        """
-        return self.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(self.discount))
-
     def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
         """Bound a trajectory's return by ``declared``; None: by the sums of rewards.
 
@@ -124,10 +114,8 @@ class Problem:
         if declared is not None:
             low, high = map(float, declared)
             return replace(self, return_low=low, return_high=high, return_is_sum=False)
-        steps = math.inf if self.horizon is None else float(self.horizon)
-        if self.discount < 1.0:
-            steps = (1 - self.discount**steps) / (1 - self.discount)
-        ends = low, high = self.bounds.reward_low, self.bounds.reward_high
+        steps, ends = self.horizon, (self.bounds.reward_low, self.bounds.reward_high)
+        low, high = ends
         if (before := self.bounds.before_end) is None:
             low, high = min(low * steps, 0.0), max(high * steps, 0.0)
         else:
@@ -141,15 +129,6 @@ class Problem:
         """Hold rewards within their declared bounds."""
         low, high = self.bounds.reward_low, self.bounds.reward_high
         return reward.double().nan_to_num(nan=low).clamp(low, high)
-
-    def discounts(self, step: Tensor) -> Tensor:
-        """Compute γ^step, float64, for steps from 0, int64.
-
-        Powers are taken one by one: torch's own, of the numbers at the end of a tensor, have other
-        last bits.
-        """
-        powers = [self.discount**each for each in range(int(step.max()) + 1)]
-        return torch.tensor(powers, dtype=torch.float64)[step]
 
 
 class EpisodeSource(Protocol):
@@ -258,8 +237,6 @@ def portions(source: EpisodeSource, units: Tensor, width: int) -> Iterator[Episo
 
 def find_counted(problem: Problem, episodes: Episodes) -> Tensor:
     """Tell which rows count for the value: no padding, and within the horizon, bool ``[U, M]``."""
-    if problem.horizon is None:
-        return episodes.own
     return episodes.own & (episodes.step < problem.horizon)
 
 
@@ -324,11 +301,10 @@ class PublicTrajectories:
         return stays[:horizon].clamp(0, 1).cumprod(0)
 
     def returns(self, problem: Problem) -> Tensor:
-        """Return Σ_t γ^t r_t of each, as the problem counts it, float64 ``[n]``."""
+        """Return Σ_t r_t of each, as the problem counts it, float64 ``[n]``."""
         place = torch.arange(self.reward.shape[1])
-        most = self.length if problem.horizon is None else self.length.clamp(max=problem.horizon)
-        weights = problem.discount ** place.double() * (place < most[:, None])
-        return (problem.bound_reward(self.reward) * weights).sum(1)
+        counted = place < self.length.clamp(max=problem.horizon)[:, None]
+        return (problem.bound_reward(self.reward) * counted).sum(1)
 
 
 class PublicSource(EpisodeSource, Protocol):

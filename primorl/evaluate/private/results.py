@@ -216,8 +216,8 @@ class PrivateEvaluation(records.FileRecord):
     """What one unit of privacy is."""
     units: records.Count
     """K, the number of private units; public."""
-    discount: Annotated[float, records.Within(gt=0, le=1)]
-    """γ of the values."""
+    discount: Annotated[float, records.Within(ge=1, le=1)]
+    """γ of the values: they are not discounted."""
     horizon: records.Count | None
     """Steps of a trajectory at most."""
     estimates: tuple[Answer, ...] = ()

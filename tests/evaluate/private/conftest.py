@@ -50,9 +50,7 @@ class Acting:
 
 
 def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
-    """Observations, actions and rewards in [-1, 1], horizon 5 and γ 0.9, unless ``changes`` say
-    otherwise.
-    """
+    """Observations, actions and rewards in [-1, 1], horizon 5, unless ``changes`` say otherwise."""
     ones = torch.ones(states)
     limits: dict[str, Any] = {"observation_low": -ones, "observation_high": ones}
     limits |= {"action_low": -torch.ones(actions), "action_high": torch.ones(actions)}
@@ -67,7 +65,6 @@ def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
         "unit": "person",
         "delta": 1e-5,
         "horizon": 5,
-        "discount": 0.9,
         "policy": Acting(lambda observation: torch.zeros(len(observation), actions)),
         "ensemble": replace(ensemble, normaliser=maps, bounds=Bounds(**limits)),
         "starts": torch.zeros(4, states),

@@ -38,7 +38,7 @@ def asked(units: int, **changes: Any) -> Problem:
     return question(units, 1, 1, **{"return_low": -3.0, "return_high": 2.0} | changes)
 
 
-@pytest.mark.parametrize("changes", [{}, {"horizon": None}, {"discount": 1.0}, {"horizon": 3}])
+@pytest.mark.parametrize("changes", [{}, {"horizon": 3}])
 def test_a_contribution_is_the_returns_way_down_a_tree_then_its_place(
     changes: dict[str, Any],
 ) -> None:
@@ -54,8 +54,8 @@ def test_a_contribution_is_the_returns_way_down_a_tree_then_its_place(
             step, reward = int(rows.step[unit, row]), float(rows.reward[unit, row])
             if step == 0:
                 returns.append(0.0)
-            if problem.horizon is None or step < problem.horizon:
-                returns[-1] += problem.discount**step * min(max(reward, -1.0), 1.0)
+            if step < problem.horizon:
+                returns[-1] += min(max(reward, -1.0), 1.0)
         mean = sum(min(max(total, -3.0), 2.0) for total in returns) / len(returns)
         x = (mean + 0.5) / 2.5
         assert float(scale_returns(problem, rows)[unit]) == pytest.approx(x, abs=1e-6)

@@ -30,7 +30,7 @@ from tests.evaluate.conftest import random_policy
 from tests.evaluate.private.conftest import Acting, model, payers, problem, question
 
 HALVES = torch.tensor([1.0, 0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
-HALF_LIVED = float((HALVES * 0.9 ** torch.arange(5, dtype=torch.float64)).sum())  # a return of ones
+HALF_LIVED = float(HALVES.sum())  # a return of ones
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def test_rollouts_weigh_steps_as_recordings_have_them() -> None:
 
 
 def test_return_bounds_are_those_of_public_returns_and_a_spread_more() -> None:
-    asked = problem(1, horizon=3, discount=1.0)
+    asked = problem(1, horizon=3)
     rewards = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.5, 0.6]], dtype=torch.float64)
     public = replace(trajectories([3, 3]), reward=rewards)
     assert public_return_bounds(public, asked) == pytest.approx((-0.11, 3.2)), (
@@ -186,7 +186,7 @@ def test_an_outcome_is_earned_once() -> None:
         normaliser=replace(found.normaliser, flag=True),
         termination="learned",
     )
-    asked = problem(4, ending, reward_low=-2.0, reward_high=2.0, horizon=30, discount=1.0)
+    asked = problem(4, ending, reward_low=-2.0, reward_high=2.0, horizon=30)
     bounds = replace(asked.bounds, before_end=(0.0, 0.0))
     sound = replace(asked.ensemble, bounds=bounds)
     asked = replace(asked, ensemble=sound).with_return_bounds(None)
@@ -229,7 +229,7 @@ def rest(observation: Tensor) -> Tensor:
 
 def conduct(policy: Any, **changes: Any) -> Conduct:
     """Of a policy beside `rest` in a chain of five states that say the time."""
-    asked = replace(problem(10, discount=1.0), policy=Acting(policy), **changes)
+    asked = replace(problem(10), policy=Acting(policy), **changes)
     paid = PaidActions(torch.tensor([0.25]), None)
     names = ["time"], ["7"]
     own, today = (roll_out(asked, Acting(act), 512) for act in (policy, rest))
