@@ -5,7 +5,6 @@ does not know, a sign that lasts, or columns together.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +12,6 @@ from torch import Tensor
 from primorl.engine import heads
 from primorl.engine.queries import PredictionQuery
 from primorl.model.ensemble import Weights, bound_softly, outputs
-from primorl.model.features import OneHot
-from primorl.privacy.mechanism.mechanism import BoundedSum
 
 _FARTHEST_COLUMN = 2.0  # in its scale, of squares and products
 _LEAST_VARIANCE = 1e-6  # of a discrete action that a clone is sure of
@@ -22,10 +19,14 @@ _LEAST_VARIANCE = 1e-6  # of a discrete action that a clone is sure of
 
 @dataclass(frozen=True)
 class _CloneQuery(PredictionQuery):
-    """Asks every unit how its actions deviate from a clone; ``targets`` are the actions."""
+    """Asks every unit how its actions deviate from a clone."""
 
-    discrete: bool
     log_variance: tuple[float, float]
+
+    @property
+    def targets(self) -> int:
+        """A."""
+        return self.columns.actions
 
     def predict(self, weights: Weights, inputs: Tensor) -> Tensor:
         """Return the clone's output, of its one network."""
@@ -35,7 +36,7 @@ class _CloneQuery(PredictionQuery):
         """Return how actions deviate, in the clone's own standard deviations: ``[rows, targets]``,
         whose expected square sums to 1 if all that is left beside the clone is chance.
         """
-        if self.discrete:
+        if self.columns.discrete:
             share = predicted.softmax(-1)
             variance = (1 - share.square().sum(-1, keepdim=True)).clamp(min=_LEAST_VARIANCE)
             return (known - share) / variance.sqrt()
@@ -44,7 +45,6 @@ class _CloneQuery(PredictionQuery):
         return (known - mean.tanh()) / (deviation * math.sqrt(self.targets))
 
 
-@dataclass(frozen=True)
 class PersistenceQuery(_CloneQuery):
     """Asks every unit how alike two actions in a row deviate from a clone: the mean, over its rows,
     of the product of two residuals.
@@ -53,7 +53,7 @@ class PersistenceQuery(_CloneQuery):
     that no column has, or what the clone cannot express. A unit of one row adds nothing.
     """
 
-    contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
+    what = heads.PERSISTENCE
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `PredictionQuery.summarise`."""
@@ -64,7 +64,6 @@ class PersistenceQuery(_CloneQuery):
         return alike.double().mean(0, keepdim=True)
 
 
-@dataclass(frozen=True)
 class ProductsQuery(_CloneQuery):
     """Asks every unit whether its actions go by squares and products of columns that a clone cannot
     express: the mean, over its rows, of each residual times each of them.
@@ -72,17 +71,11 @@ class ProductsQuery(_CloneQuery):
     It is 0 where all that is left beside the clone is chance, or goes by what no column has.
     """
 
-    observations: int
-    one_hot: OneHot
-
-    @property
-    def contribution(self) -> BoundedSum:
-        """A unit's contribution."""
-        return heads.products_contribution(self.observations, self.targets, self.one_hot)
+    what = heads.PRODUCTS
 
     @cached_property
     def _pairs(self) -> Tensor:
-        return torch.tensor(heads.list_products(self.observations, self.one_hot)).T
+        return torch.tensor(heads.list_products(self.columns)).T
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `PredictionQuery.summarise`."""
