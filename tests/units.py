@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.engine.queries import ObservationColumns
 from primorl.engine.settings import EarlyStopping, Execution, LocalTraining, ServerTraining
 from primorl.engine.setup import TrainingSetup
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds
+from primorl.model.features import Columns
 from primorl.privacy.mechanism.mechanism import Mechanism
 
 
@@ -99,7 +99,7 @@ def training_setup(
     action = torch.ones(architecture.action_size)
     settings: dict[str, Any] = {
         "bounds": Bounds(-observation, observation, -action, action, -10.0, 10.0),
-        "columns": ObservationColumns(architecture.observation_size, (), discrete_actions=False),
+        "columns": Columns(len(observation), len(action), (), discrete=False),
         "normaliser": "public",
         "local": local_training(),
         "server": server_training(),

@@ -46,7 +46,7 @@ from primorl.engine.training import serve, train
 from primorl.evaluate.private.behaviour import Asked, Behaviour, ask
 from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
-from primorl.model.features import Polynomials
+from primorl.model.features import Columns, Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 from primorl.work.jobs import RELEASES
@@ -259,8 +259,9 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
     else:
         features = Polynomials(S + 1, (), 2)
         shape = Architecture(S, 1, 1, (), -10.0, 0.5, features=features, spread=False)
-        asked = heads.contributions(S, 1, (), discrete=False)
-        queries = tuple(GaussianQuery(name, asked[name].sensitivity, 1.0) for name in asked)
+        asked = heads.sensitivities(Columns(S, 1, (), discrete=False)).items()
+        of_clones = (heads.PERSISTENCE, heads.PRODUCTS)
+        queries = tuple(GaussianQuery(*each, 1.0) for each in asked if each[0] not in of_clones)
         changes["normaliser"] = "private"
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     mechanism = Mechanism(

@@ -3,9 +3,8 @@ does not know, a sign that lasts, or columns together.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +12,7 @@ from torch import Tensor
 from primorl.engine import heads
 from primorl.engine.queries import PredictionQuery
 from primorl.model.ensemble import Normaliser, Weights, bound_softly, outputs
-from primorl.model.features import OneHot, Polynomials
-from primorl.privacy.mechanism.mechanism import BoundedSum
+from primorl.model.features import Columns, Polynomials
 
 _FARTHEST_COLUMN = 2.0  # in its scale, of squares and products
 _LEAST_VARIANCE = 1e-6  # of a discrete action that a clone is sure of
@@ -23,10 +21,14 @@ _MOST_WEIGHT = 25.0  # of a product in the share; those of rarer categories are 
 
 @dataclass(frozen=True)
 class _CloneQuery(PredictionQuery):
-    """Asks every unit how its actions deviate from a clone; ``targets`` are the actions."""
+    """Asks every unit how its actions deviate from a clone."""
 
-    discrete: bool
     log_variance: tuple[float, float]
+
+    @property
+    def targets(self) -> int:
+        """A."""
+        return self.columns.actions
 
     def predict(self, weights: Weights, inputs: Tensor) -> Tensor:
         """Return the clone's output, of its one network."""
@@ -36,7 +38,7 @@ class _CloneQuery(PredictionQuery):
         """Return how actions deviate, in the clone's own standard deviations: ``[rows, targets]``,
         whose expected square sums to 1 if all that is left beside the clone is chance.
         """
-        if self.discrete:
+        if self.columns.discrete:
             share = predicted.softmax(-1)
             variance = (1 - share.square().sum(-1, keepdim=True)).clamp(min=_LEAST_VARIANCE)
             return (known - share) / variance.sqrt()
@@ -45,7 +47,6 @@ class _CloneQuery(PredictionQuery):
         return (known - mean.tanh()) / (deviation * math.sqrt(self.targets))
 
 
-@dataclass(frozen=True)
 class PersistenceQuery(_CloneQuery):
     """Asks every unit how alike two actions in a row deviate from a clone: the mean, over its rows,
     of the product of two residuals.
@@ -54,7 +55,7 @@ class PersistenceQuery(_CloneQuery):
     that no column has, or what the clone cannot express. A unit of one row adds nothing.
     """
 
-    contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
+    what = heads.PERSISTENCE
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `PredictionQuery.summarise`."""
@@ -65,7 +66,6 @@ class PersistenceQuery(_CloneQuery):
         return alike.double().mean(0, keepdim=True)
 
 
-@dataclass(frozen=True)
 class ProductsQuery(_CloneQuery):
     """Asks every unit whether its actions go by squares and products of columns that a clone cannot
     express: the mean, over its rows, of each residual times each of them.
@@ -73,17 +73,11 @@ class ProductsQuery(_CloneQuery):
     It is 0 where all that is left beside the clone is chance, or goes by what no column has.
     """
 
-    observations: int
-    one_hot: OneHot
-
-    @property
-    def contribution(self) -> BoundedSum:
-        """A unit's contribution."""
-        return heads.products_contribution(self.observations, self.targets, self.one_hot)
+    what = heads.PRODUCTS
 
     @cached_property
     def _pairs(self) -> Tensor:
-        return torch.tensor(heads.list_products(self.observations, self.one_hot)).T
+        return torch.tensor(heads.list_products(self.columns)).T
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `PredictionQuery.summarise`."""
@@ -108,10 +102,10 @@ class ProductsQuery(_CloneQuery):
         """
         basis = self._basis(maps)
         first, second = self._pairs
-        by_columns = basis.new_zeros(self.targets, self.observations, self.observations)
+        by_columns = basis.new_zeros(self.targets, len(basis), len(basis))
         by_columns[:, first, second] = answer.double().view(self.targets, -1)
         by_columns[:, second, first] = by_columns[:, first, second]
-        first, second = torch.tensor(heads.list_products(basis.shape[1], self._whitened)).T
+        first, second = torch.tensor(heads.list_products(self._whitened)).T
         products = (basis.T @ by_columns @ basis)[:, first, second]
         spread = basis.square().sum(0)  # how much of the noise is in a whitened column
         weight = (_MOST_WEIGHT / (spread[first] * spread[second])).clamp(max=1.0)
@@ -123,19 +117,17 @@ class ProductsQuery(_CloneQuery):
         return count * (float(found.sum()) - 1 / units), count * math.sqrt(float(variance))
 
     @property
-    def _whitened(self) -> OneHot:
-        """The parts of whitened columns, which stand behind the numbers."""
-        place, parts = self.observations - sum(size for _, size in self.one_hot), []
-        for _, size in self.one_hot:
+    def _whitened(self) -> Columns:
+        """Whitened columns: the numbers, and behind them one less of a part than its categories."""
+        place, parts = len(self.columns.continuous), []
+        for _, size in self.columns.one_hot:
             parts.append((place, size - 1))
             place += size - 1
-        return tuple(parts)
+        return replace(self.columns, observations=place, one_hot=tuple(parts))
 
     def _basis(self, maps: Normaliser) -> Tensor:
-        """Return numbers, and whitened columns of categories, as combinations of the columns that
-        ``maps`` make: ``[S, D]``.
-        """
-        features = Polynomials(self.observations, self.one_hot, degree=1)
+        """Return whitened columns as combinations of those that ``maps`` make, ``[S, D]``."""
+        features = Polynomials(self.columns.observations, self.columns.one_hot, degree=1)
         scale = maps.input_scale.double().clone()
         scale[features.continuous] = 1.0
         return scale.unsqueeze(1) * features.basis(maps.input_mean).double()

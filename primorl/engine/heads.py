@@ -7,8 +7,8 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING
 
-from primorl.model.features import OneHot
-from primorl.privacy.mechanism.mechanism import BoundedSum, Contribution, Fractions
+from primorl.model.features import Columns, OneHot
+from primorl.privacy.mechanism.mechanism import BoundedSum, Fractions
 
 if TYPE_CHECKING:
     from primorl.engine.settings import ServerTraining
@@ -47,8 +47,6 @@ PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
 LENGTH_CONTRIBUTION = Fractions(1, 2 * PARTS)
 """Of a unit to `LENGTHS`: parts of the horizon, truncated trajectories first."""
-ONE_NUMBER = BoundedSum(1, 1.0)
-"""Of a unit to `REWARD_OFFSET` and to `PERSISTENCE`."""
 SURELY_EXPLAINED = 2.0
 """Standard errors of what is explained of the reward, up to which it may be nothing."""
 LOST_YES, LOST_OF_CUBES = 0.2, 0.02
@@ -64,54 +62,17 @@ _USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = 0.8, 0.35, 0.25, 0.2
 _USUAL_VARIANCE = 2.25
 
 
-def scales_contribution(
-    observations: int, actions: int, one_hot: OneHot, *, discrete: bool, finer: bool
-) -> BoundedSum:
-    """Return the contribution of a unit to the query of scales.
-
-    Args:
-        observations: S.
-        actions: A.
-        one_hot: one-hot parts of observations.
-        discrete: whether actions are one-hot too.
-        finer: asked for the second time.
-    """
-    changes = observations - sum(size for _, size in one_hot)
-    numbers = changes + (0 if discrete else actions) + 1
-    categories = [size for _, size in one_hot] + [actions] * discrete
-    usual = _USUAL_FINER if finer else _USUAL
-    squares = usual * numbers + _USUAL_CHANGE * changes + len(categories)
-    return BoundedSum(2 * (numbers + changes) + sum(categories), math.sqrt(squares))
-
-
-def residual_contribution(targets: int) -> BoundedSum:
-    """Return the contribution of a unit to the query of residuals."""
-    return BoundedSum(2 * targets, math.sqrt(_USUAL_RESIDUAL * targets))
-
-
-def explained_contribution(targets: int) -> BoundedSum:
-    """Return the contribution of a unit to the query of what a model explains: the reward weighs as
-    much as all other targets together.
-    """
-    return BoundedSum(3 * targets, math.sqrt(_USUAL_VARIANCE * 2))
-
-
 @cache
-def list_products(observations: int, one_hot: OneHot) -> tuple[tuple[int, int], ...]:
-    """List the pairs of columns whose product `PRODUCTS` asks about. A category's square and the
-    product of two categories of one part are no more than lines, and left out.
+def list_products(columns: Columns) -> tuple[tuple[int, int], ...]:
+    """List the pairs of columns of the observation whose product `PRODUCTS` asks about. A
+    category's square and the product of two categories of one part are no more than lines, and left
+    out.
     """
-    owner = {first + place: first for first, size in one_hot for place in range(size)}
-    pairs = itertools.combinations_with_replacement(range(observations), 2)
+    owner = {first + place: first for first, size in columns.one_hot for place in range(size)}
+    pairs = itertools.combinations_with_replacement(range(columns.observations), 2)
     return tuple(
         (one, other) for one, other in pairs if one not in owner or owner[one] != owner.get(other)
     )
-
-
-def products_contribution(observations: int, actions: int, one_hot: OneHot) -> BoundedSum:
-    """Return the contribution of a unit to the query of squares and products."""
-    parts = sum(size * (size + 1) for _, size in one_hot)
-    return BoundedSum(actions * (observations * (observations + 1) - parts) // 2, 1.0)
 
 
 def error_of_products(size: int, actions: int, noise: float) -> float:
@@ -121,30 +82,37 @@ def error_of_products(size: int, actions: int, noise: float) -> float:
     return size / actions * noise**2 * math.sqrt(2 * size)
 
 
-def first_state_contribution(observations: int, one_hot: OneHot) -> BoundedSum:
-    """Return the contribution of a unit to the query of first states: numbers count with their
-    usual size, categories with 1.
-    """
-    categories = sum(size for _, size in one_hot)
-    numbers = observations - categories
-    return BoundedSum(2 * numbers + categories, math.sqrt(2 * numbers + len(one_hot)))
+def contributions(columns: Columns) -> dict[str, BoundedSum]:
+    """Return the contributions of a unit to each query but `LENGTHS`, by name."""
+    parts, actions = [size for _, size in columns.one_hot], columns.actions
+    categories = [*parts, actions] if columns.discrete else parts
+    changes, targets = columns.observations - sum(parts), columns.observations + 1
+    numbers = changes + (0 if columns.discrete else actions) + 1
+    # as many as `list_products` lists
+    products = math.comb(targets, 2) - sum(math.comb(size + 1, 2) for size in parts)
 
+    def scales(usual: float) -> BoundedSum:
+        squares = usual * numbers + _USUAL_CHANGE * changes + len(categories)
+        return BoundedSum(2 * (numbers + changes) + sum(categories), math.sqrt(squares))
 
-def contributions(
-    observations: int, actions: int, one_hot: OneHot, *, discrete: bool
-) -> dict[str, Contribution]:
-    """Return the contributions of a unit to each query, by name; see `scales_contribution`."""
     return {
-        SCALES: scales_contribution(observations, actions, one_hot, discrete=discrete, finer=False),
-        FINER_SCALES: scales_contribution(
-            observations, actions, one_hot, discrete=discrete, finer=True
-        ),
-        RESIDUALS: residual_contribution(observations + 1),
-        EXPLAINED: explained_contribution(observations + 1),
-        REWARD_OFFSET: ONE_NUMBER,
-        FIRST_STATES: first_state_contribution(observations, one_hot),
-        LENGTHS: LENGTH_CONTRIBUTION,
+        SCALES: scales(_USUAL),
+        FINER_SCALES: scales(_USUAL_FINER),
+        RESIDUALS: BoundedSum(2 * targets, math.sqrt(_USUAL_RESIDUAL * targets)),
+        # the reward weighs as much as all other targets together
+        EXPLAINED: BoundedSum(3 * targets, math.sqrt(_USUAL_VARIANCE * 2)),
+        REWARD_OFFSET: BoundedSum(1, 1.0),
+        # numbers count with their usual size, categories with 1
+        FIRST_STATES: BoundedSum(2 * changes + sum(parts), math.sqrt(2 * changes + len(parts))),
+        PERSISTENCE: BoundedSum(1, 1.0),
+        PRODUCTS: BoundedSum(actions * products, 1.0),
     }
+
+
+def sensitivities(columns: Columns) -> dict[str, float]:
+    """Return the L2 sensitivity of each query, by name."""
+    found = {name: each.sensitivity for name, each in contributions(columns).items()}
+    return {**found, LENGTHS: LENGTH_CONTRIBUTION.sensitivity}
 
 
 @cache

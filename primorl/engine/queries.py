@@ -16,7 +16,7 @@ from primorl.engine import heads
 from primorl.engine.local_update import CohortSource, TrajectorySource
 from primorl.model.architecture import Explained
 from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
-from primorl.model.features import FARTHEST, OneHot, one_hot_inputs
+from primorl.model.features import FARTHEST, Columns
 from primorl.model.starts import CONTINUOUS, StartModel
 from primorl.privacy.mechanism.mechanism import ONE, BoundedSum, Fractions
 
@@ -43,27 +43,6 @@ _NEGLIGIBLE = 2.0  # standard deviations of its noise, below which a share is to
 _LEAST_CHANGE = 0.1  # scale of changes, at least, in deviations of the number itself
 _LEAST_SPREAD = 0.1  # of first states, in deviations of the number
 _LEAST_SCALE = 1e-4  # of a number, in half widths of its declared range
-
-
-@dataclass(frozen=True)
-class ObservationColumns:
-    """How the S observation dimensions are treated.
-
-    ``one_hot`` parts are left as they are: 0 and 1 need no query. With ``discrete_actions``,
-    actions are one-hot too.
-    """
-
-    observation_size: int
-    one_hot: OneHot
-    discrete_actions: bool
-
-    @property
-    def continuous(self) -> Tensor:
-        """Indices of the other dimensions, int64 ``[S']``."""
-        known = torch.ones(self.observation_size, dtype=torch.bool)
-        for first, size in self.one_hot:
-            known[first : first + size] = False
-        return known.nonzero().squeeze(1)
 
 
 def all_rows(source: CohortSource, row_bytes: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -141,13 +120,13 @@ class ScalesQuery:
     much narrower than its range is seen too.
     """
 
-    columns: ObservationColumns
+    columns: Columns
     bounds: Bounds
     windows: Windows
     finer: bool = False
 
     @classmethod
-    def from_ranges(cls, columns: ObservationColumns, bounds: Bounds) -> "ScalesQuery":
+    def from_ranges(cls, columns: Columns, bounds: Bounds) -> "ScalesQuery":
         """Make the query in windows of the declared ranges, which are finite."""
         chosen = columns.continuous
         sides = []
@@ -155,7 +134,7 @@ class ScalesQuery:
             (bounds.observation_low, bounds.action_low, bounds.reward_low),
             (bounds.observation_high, bounds.action_high, bounds.reward_high),
         ):
-            actions = action[:0] if columns.discrete_actions else action
+            actions = action[:0] if columns.discrete else action
             sides.append(torch.cat((observation[chosen], actions, torch.tensor([reward]))).double())
         low, high = sides
         half = torch.where(high > low, (high - low) / 2, 1.0)
@@ -166,18 +145,17 @@ class ScalesQuery:
     @property
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
-        sizes = self.columns.observation_size, len(self.bounds.action_low), self.columns.one_hot
-        discrete = self.columns.discrete_actions
-        return heads.scales_contribution(*sizes, discrete=discrete, finer=self.finer)
+        name = heads.FINER_SCALES if self.finer else heads.SCALES
+        return heads.contributions(self.columns)[name]
 
     def total(self, source: CohortSource) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
-        contribution, S = self.contribution, self.columns.observation_size
-        chosen, parts = self.columns.continuous, self.one_hot
+        contribution, S = self.contribution, self.columns.observations
+        chosen, parts = self.columns.continuous, self.columns.all_one_hot
         middle, half, widest = (each.float() for each in self.windows)
         total = torch.zeros(contribution.size, dtype=torch.int64)
         for inputs, targets, own in all_rows(source, _ROW_BYTES * contribution.size):
-            actions = inputs[..., S : S if self.columns.discrete_actions else None]
+            actions = inputs[..., S : S if self.columns.discrete else None]
             numbers = torch.cat((inputs[..., chosen], actions, targets[..., S : S + 1]), -1)
             z = ((numbers - middle) / half).clamp(-1.0, 1.0)
             change = (targets[..., chosen].abs() / widest).clamp(max=1.0)
@@ -185,14 +163,6 @@ class ScalesQuery:
             values = torch.cat((z, z * z, _roots_and_squares(change), *categories), -1)
             total += contribution.total(_mean_of_own_rows(values, own))
         return total
-
-    @property
-    def one_hot(self) -> OneHot:
-        """One-hot parts of a row's inputs."""
-        columns, actions = self.columns, len(self.bounds.action_low)
-        return one_hot_inputs(
-            columns.one_hot, columns.observation_size, actions, discrete=columns.discrete_actions
-        )
 
 
 @dataclass(frozen=True)
@@ -238,7 +208,7 @@ def make_normaliser(first: ScalesAnswer, finer: ScalesAnswer) -> Normaliser:
     deviation that they have if every step draws one of n categories anew.
     """
     query = first.query
-    columns, S = query.columns, query.columns.observation_size
+    columns, S = query.columns, query.columns.observations
     mean, deviation, change, shares = combine_scales([first, finer])
     chosen, known = columns.continuous, len(columns.continuous)
     # Rare large rewards lie outside the second window: the first one counts where it surely saw
@@ -246,18 +216,18 @@ def make_normaliser(first: ScalesAnswer, finer: ScalesAnswer) -> Normaliser:
     seen = float(first.variance[-1]) - _SEEN * first.noise
     spread = math.sqrt(max(float(query.windows.half[-1]) ** 2 * seen, float(deviation[-1]) ** 2))
 
-    inputs = S + len(query.bounds.action_low)
+    inputs = S + columns.actions
     input_mean, input_scale = torch.zeros(inputs), torch.ones(inputs)
     target_mean, target_scale = torch.zeros(S + 1), torch.ones(S + 1)
     input_mean[chosen], input_scale[chosen] = mean[:known].float(), deviation[:known].float()
     target_scale[chosen] = change.maximum(_LEAST_CHANGE * deviation[:known]).float()
     target_mean[S], target_scale[S] = float(mean[-1]), spread if spread > 0 else 1.0
-    if not columns.discrete_actions:
+    if not columns.discrete:
         input_mean[S:], input_scale[S:] = mean[known:-1].float(), deviation[known:-1].float()
     for begin, size in columns.one_hot:
         target_scale[begin : begin + size] = (2 * (size - 1)) ** 0.5 / size or 1.0
     place = 0
-    for begin, size in query.one_hot:
+    for begin, size in columns.all_one_hot:
         input_mean[begin : begin + size] = project_to_simplex(shares[place : place + size]).float()
         place += size
     return Normaliser(input_mean, input_scale, target_mean, target_scale)
@@ -339,12 +309,18 @@ def _read_bytes(normaliser: Normaliser) -> int:
 class PredictionQuery(ABC):
     """Asks every unit how its targets lie to what is predicted."""
 
-    targets: int
+    what: ClassVar[str]
+    columns: Columns
 
     @property
-    @abstractmethod
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
+        return heads.contributions(self.columns)[self.what]
+
+    @property
+    def targets(self) -> int:
+        """Numbers that are predicted of each row: changes of the observation, and the reward."""
+        return self.columns.observations + 1
 
     @abstractmethod
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
@@ -382,10 +358,7 @@ class ResidualQuery(PredictionQuery):
     r is in twice the scale of the target, and at most 1.
     """
 
-    @property
-    def contribution(self) -> BoundedSum:
-        """A unit's contribution."""
-        return heads.residual_contribution(self.targets)
+    what = heads.RESIDUALS
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `PredictionQuery.summarise`."""
@@ -414,10 +387,7 @@ class ExplainedQuery(PredictionQuery):
     reward more is asked, as it may bar a trial: it weighs as much as all other targets together.
     """
 
-    @property
-    def contribution(self) -> BoundedSum:
-        """A unit's contribution."""
-        return heads.explained_contribution(self.targets)
+    what = heads.EXPLAINED
 
     @cached_property
     def weights(self) -> Tensor:
@@ -460,7 +430,7 @@ class RewardOffsetQuery(PredictionQuery):
     all its rows is small, and hardly clipped.
     """
 
-    contribution: ClassVar[BoundedSum] = heads.ONE_NUMBER
+    what = heads.REWARD_OFFSET
 
     def summarise(self, inputs: Tensor, predicted: Tensor, known: Tensor) -> Tensor:
         """See `PredictionQuery.summarise`."""
@@ -482,16 +452,17 @@ class FirstStatesQuery:
     So a mean and a standard deviation of every number are known, and the frequencies of categories.
     """
 
-    columns: ObservationColumns
+    what = heads.FIRST_STATES
+    columns: Columns
 
     @property
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
-        return heads.first_state_contribution(self.columns.observation_size, self.columns.one_hot)
+        return heads.contributions(self.columns)[self.what]
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
-        chosen, S = self.columns.continuous, self.columns.observation_size
+        chosen, S = self.columns.continuous, self.columns.observations
         mean, scale = (part[:S].cpu() for part in (normaliser.input_mean, normaliser.input_scale))
         total = torch.zeros(self.contribution.size, dtype=torch.int64)
         row = _ROW_BYTES * self.contribution.size + _read_bytes(normaliser)
@@ -509,7 +480,7 @@ class FirstStatesQuery:
 
         Post-processing.
         """
-        chosen, S = self.columns.continuous, self.columns.observation_size
+        chosen, S = self.columns.continuous, self.columns.observations
         mean, square = answer[: len(chosen)], answer[len(chosen) : 2 * len(chosen)]
         variance = 1 + math.sqrt(2) * square - mean.square()
         deviation = variance.clamp(min=_LEAST_SPREAD**2).sqrt()
@@ -544,6 +515,7 @@ class LengthsQuery:
     terminated or cut.
     """
 
+    what = heads.LENGTHS
     horizon: int
     contribution: ClassVar[Fractions] = heads.LENGTH_CONTRIBUTION
 

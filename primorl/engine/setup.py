@@ -15,6 +15,7 @@ from primorl.engine.local_update import CohortSource, Kernel
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CloneNetwork, Explained, Network
 from primorl.model.ensemble import Bounds, Normaliser, Weights
+from primorl.model.features import Columns
 from primorl.model.numerics import unflatten
 from primorl.model.starts import StartModel
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -39,7 +40,7 @@ class TrainingSetup:
         mechanism: sampling, clip, noise, queries and their cost.
         architecture: sizes of the network.
         bounds: of model states, actions and rewards.
-        columns: how the observation's dimensions are treated.
+        columns: of the inputs.
         normaliser: where the normaliser comes from: the ``public`` split, ``private`` queries of
             scales, or one that was released before, as a clone takes the model's.
         local: a unit's local steps.
@@ -54,7 +55,7 @@ class TrainingSetup:
     mechanism: Mechanism
     architecture: Network
     bounds: Bounds
-    columns: queries.ObservationColumns
+    columns: Columns
     normaliser: Literal["public", "private"] | Normaliser
     local: LocalTraining
     server: ServerTraining
@@ -98,22 +99,20 @@ class TrainingSetup:
 
     def late_queries(self) -> dict[str, queries.LateQuery]:
         """Make the query of each name that is asked after the rounds, in the mechanism's order."""
-        made = self._possible_queries()
-        return {
-            query.what: made[query.what] for query in self.mechanism.queries if query.what in made
-        }
+        made = {query.what: query for query in self._possible_queries()}
+        asked = [query.what for query in self.mechanism.queries]
+        return {name: made[name] for name in asked if name in made}
 
-    def _possible_queries(self) -> dict[str, queries.LateQuery]:
+    def _possible_queries(self) -> list[queries.LateQuery]:
         """Make the queries that can be asked after the rounds."""
-        made: dict[str, queries.LateQuery] = {
-            heads.RESIDUALS: queries.ResidualQuery(self.architecture.targets),
-            heads.EXPLAINED: queries.ExplainedQuery(self.architecture.targets),
-            heads.REWARD_OFFSET: queries.RewardOffsetQuery(self.architecture.targets),
-            heads.FIRST_STATES: queries.FirstStatesQuery(self.columns),
-        }
-        if self.horizon is not None:
-            made[heads.LENGTHS] = queries.LengthsQuery(self.horizon)
-        return made
+        kinds = (
+            queries.ResidualQuery,
+            queries.ExplainedQuery,
+            queries.RewardOffsetQuery,
+            queries.FirstStatesQuery,
+        )
+        made: list[queries.LateQuery] = [kind(self.columns) for kind in kinds]
+        return made if self.horizon is None else [*made, queries.LengthsQuery(self.horizon)]
 
     def find_lost(self, answers: Answers) -> list[str]:
         """List the late queries whose answers were lost with a process that died."""
@@ -160,9 +159,9 @@ class TrainingSetup:
         """
         if heads.FINER_SCALES not in answers:
             return []
-        columns, S = self.columns, self.columns.observation_size
-        known = [names[place] for place in columns.continuous.tolist()]
-        known += [] if columns.discrete_actions else names[S:-1]
+        columns = self.columns
+        known = [names[place] for place in columns.continuous]
+        known += [] if columns.discrete else names[columns.observations : -1]
         hidden = queries.find_hidden(*self._scales_answers(answers)).tolist()
         pairs = zip([*known, names[-1]], hidden, strict=True)
         return [name for name, lost in pairs if lost]
@@ -171,10 +170,10 @@ class TrainingSetup:
         """Estimate how often people took each discrete action, by the charged queries of scales;
         None: they were not asked, or actions are in a box.
         """
-        if heads.FINER_SCALES not in answers or not self.columns.discrete_actions:
+        if heads.FINER_SCALES not in answers or not self.columns.discrete:
             return None
         asked = self._scales_answers(answers)
-        value = queries.combine_scales(asked).shares[-len(self.bounds.action_low) :]
+        value = queries.combine_scales(asked).shares[-self.columns.actions :]
         error = sum(max(each.noise, 1e-9) ** -2 for each in asked) ** -0.5
         return queries.NoisyAnswer(value, torch.full_like(value, error))
 
@@ -207,7 +206,7 @@ class TrainingSetup:
 
         They are at least those that the noise in the weights causes.
         """
-        query = queries.ResidualQuery(self.architecture.targets)
+        query = queries.ResidualQuery(self.columns)
         if heads.RESIDUALS not in answers:
             return torch.ones(query.targets)
         least = self.noise_in_weights * (self.architecture.inputs + 1) ** 0.5
@@ -219,7 +218,7 @@ class TrainingSetup:
         """Add to the heads' rewards what the people's exceed them by, where it was asked for."""
         if heads.REWARD_OFFSET not in answers:
             return weights
-        query = queries.RewardOffsetQuery(self.architecture.targets)
+        query = queries.RewardOffsetQuery(self.columns)
         answer, noise = answers[heads.REWARD_OFFSET], self.noise_of(heads.REWARD_OFFSET)
         *others, bias = weights
         bias = bias.clone()
@@ -230,7 +229,7 @@ class TrainingSetup:
         """Estimate what the model explains of each target; None where it was not asked for."""
         if heads.EXPLAINED not in answers:
             return None
-        query = queries.ExplainedQuery(self.architecture.targets)
+        query = queries.ExplainedQuery(self.columns)
         return query.explain(answers[heads.EXPLAINED], self.noise_of(heads.EXPLAINED))
 
     @property
@@ -339,21 +338,16 @@ class CloningSetup(TrainingSetup):
             usual = action.clamp(min=_LEAST_SHARE).log()
         else:
             half = (bounds.action_high - bounds.action_low) / 2
-            deviation = self.normaliser.input_scale[self.columns.observation_size :] / half
+            deviation = self.normaliser.input_scale[self.columns.observations :] / half
             low, high = shape.log_variance_low, shape.log_variance_high
             centre = action.clamp(-_FARTHEST, _FARTHEST)
             usual = torch.cat((centre.atanh(), raw_log_variance(deviation, low, high)))
         return (*weights[:-1], weights[-1] + usual)
 
-    def _possible_queries(self) -> dict[str, queries.LateQuery]:
+    def _possible_queries(self) -> list[queries.LateQuery]:
         """See `TrainingSetup.late_queries`."""
-        shape, columns = self.architecture, self.columns
-        bounds = shape.log_variance_low, shape.log_variance_high
-        asked = shape.action_size, shape.discrete_actions, bounds
-        return {
-            heads.PERSISTENCE: PersistenceQuery(*asked),
-            heads.PRODUCTS: ProductsQuery(*asked, columns.observation_size, columns.one_hot),
-        }
+        bounds = self.architecture.log_variance_low, self.architecture.log_variance_high
+        return [kind(self.columns, bounds) for kind in (PersistenceQuery, ProductsQuery)]
 
     def estimate_products(self, answers: Answers, maps: Normaliser) -> tuple[float, float] | None:
         """Estimate what squares and products of columns explain of what the clone leaves, with its
@@ -385,7 +379,7 @@ class CloningSetup(TrainingSetup):
         if not isinstance(made, Normaliser):
             assert public is not None, "there is no public split"
             made = Normaliser.from_public(*public)
-        size, actions = self.columns.observation_size, self.architecture.targets
+        size, actions = self.columns.observations, self.columns.actions
         mean, scale = made.input_mean[:size], made.input_scale[:size]
         return Normaliser(mean, scale, torch.zeros(actions), torch.ones(actions))
 
@@ -393,7 +387,7 @@ class CloningSetup(TrainingSetup):
         """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as
         they are.
         """
-        size, bounds = self.columns.observation_size, self.bounds
+        size, bounds = self.columns.observations, self.bounds
         observation, action = inputs[..., :size], inputs[..., size:]
         if bounds.discrete_actions:
             return observation, action

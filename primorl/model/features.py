@@ -22,11 +22,37 @@ OneHot = tuple[tuple[int, int], ...]
 """Parts of an input that are one-hot: (first column, number of categories)."""
 
 
-def one_hot_inputs(one_hot: OneHot, observations: int, actions: int, *, discrete: bool) -> OneHot:
-    """Return the one-hot parts of an observation of so many dimensions, and the discrete actions
-    behind it.
+def _numbers(columns: int, one_hot: OneHot) -> list[int]:
+    """List the columns that belong to no one-hot part."""
+    categories = {first + place for first, size in one_hot for place in range(size)}
+    return [column for column in range(columns) if column not in categories]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a model's inputs: those of an observation, then those of an action.
+
+    Attributes:
+        observations: S.
+        actions: A.
+        one_hot: one-hot parts of the observation, which are 0 and 1.
+        discrete: whether actions are one-hot too.
     """
-    return one_hot + (((observations, actions),) if discrete else ())
+
+    observations: int
+    actions: int
+    one_hot: OneHot
+    discrete: bool
+
+    @property
+    def all_one_hot(self) -> OneHot:
+        """One-hot parts of all inputs."""
+        return self.one_hot + (((self.observations, self.actions),) if self.discrete else ())
+
+    @property
+    def continuous(self) -> list[int]:
+        """Columns of the observation that are numbers."""
+        return _numbers(self.observations, self.one_hot)
 
 
 @dataclass(frozen=True)
@@ -61,8 +87,7 @@ class Polynomials:
     @property
     def continuous(self) -> list[int]:
         """Input columns that are numbers."""
-        known = {first + place for first, size in self.one_hot for place in range(size)}
-        return [column for column in range(self.inputs) if column not in known]
+        return _numbers(self.inputs, self.one_hot)
 
     def basis(self, frequencies: Tensor) -> Tensor:
         """Return the columns of the polynomials as combinations of standardised inputs, ``[S + A,

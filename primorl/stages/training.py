@@ -24,7 +24,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import EXPLAINED, PERSISTENCE, SURELY_EXPLAINED
 from primorl.engine.public import PublicEvaluation, make_start
-from primorl.engine.queries import ObservationColumns, project_to_simplex
+from primorl.engine.queries import project_to_simplex
 from primorl.engine.rounds import check_setup
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
@@ -34,7 +34,6 @@ from primorl.model.architecture import (
     LITTLE_EXPLAINED,
     Explained,
     ModelConfig,
-    Network,
 )
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy import behaviour
@@ -42,7 +41,7 @@ from primorl.policy.behaviour import BehaviourPolicy
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions, observation_bounds
 from primorl.work.desk import Paid, open_private
-from primorl.work.jobs import CloneJob, ModelJob, RunPlan, identity_of
+from primorl.work.jobs import CloneJob, ModelJob, RunPlan, columns_of, identity_of
 
 S = TypeVar("S", bound=TrainingSetup)
 _DRAW = "privacy.draw pays for another draw"
@@ -61,10 +60,9 @@ _PERSISTENT = 0.33
 
 def prepare_model(job: ModelJob, partitions: Partitions, compute: Compute) -> TrainingSetup:
     """Set up the training of a model on the data that the partitions describe."""
-    manifest = partitions.manifest
     assert job.normaliser != "model", "a model's scales are its own"
-    network, horizon = job.architecture(manifest), manifest.info.horizon
-    return _set_up(TrainingSetup, job, partitions, compute, network, job.normaliser, horizon)
+    horizon = partitions.manifest.info.horizon
+    return _set_up(TrainingSetup, job, partitions, compute, job.normaliser, horizon)
 
 
 def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> CloningSetup:
@@ -73,11 +71,10 @@ def prepare_clone(job: CloneJob, partitions: Partitions, compute: Compute) -> Cl
     Raises:
         PipelineError: it takes the scales of a released model, which is missing or another one.
     """
-    network, scales = job.network(partitions.manifest), job.normaliser
-    if scales != "model":
-        return _set_up(CloningSetup, job, partitions, compute, network, scales)
-    released = _released_scales(job.scaled_by, partitions)
-    return _set_up(CloningSetup, job, partitions, compute, network, released)
+    if job.normaliser == "model":
+        released = _released_scales(job.scaled_by, partitions)
+        return _set_up(CloningSetup, job, partitions, compute, released)
+    return _set_up(CloningSetup, job, partitions, compute, job.normaliser)
 
 
 def _set_up(
@@ -85,7 +82,6 @@ def _set_up(
     job: ModelJob | CloneJob,
     partitions: Partitions,
     compute: Compute,
-    architecture: Network,
     normaliser: Literal["public", "private"] | Normaliser,
     horizon: int | None = None,
 ) -> S:
@@ -93,13 +89,11 @@ def _set_up(
     job says so.
     """
     manifest, public = partitions.manifest, partitions.public
-    spaces = manifest.info.spaces
-    one_hot, discrete = spaces.one_hot, spaces.discrete_actions
-    setup = kind(
+    setup: S = kind(
         mechanism=job.build_mechanism(manifest),
-        architecture=architecture,
+        architecture=job.network(manifest),
         bounds=model_bounds(job.bounds, manifest, public),
-        columns=ObservationColumns(spaces.observation_size, one_hot, discrete),
+        columns=columns_of(manifest),
         normaliser=normaliser,
         local=job.local,
         server=job.server,
@@ -111,7 +105,7 @@ def _set_up(
         return setup
     scales = setup.make_normaliser(setup.view_public(public.flat()), {})
     view, beta = setup.view(public), job.local.beta_nll
-    start = make_start(architecture, scales, view, job.seed, beta)
+    start = make_start(setup.architecture, scales, view, job.seed, beta)
     return replace(setup, start=start)
 
 

@@ -8,6 +8,7 @@ and work that was paid for is found by the job's identity. Loading this module n
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
@@ -25,14 +26,14 @@ from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
 from primorl.engine.settings import LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture, CanLearn, CloneNetwork, Network, Variant
-from primorl.model.features import Polynomials, one_hot_inputs
+from primorl.model.features import Columns, Polynomials
 from primorl.model.termination import LEARNED
 from primorl.privacy.accounting import DpEvent
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json, event_to_json
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.mechanism import Contribution, GaussianQuery, Mechanism
+from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 
 if TYPE_CHECKING:
     from primorl.work.data import Partitions
@@ -42,6 +43,13 @@ RELEASES = 2
 TRAIN_MODEL, CLONE_BEHAVIOUR = "train_model", "clone_behaviour"
 EVALUATE_PRIVATE = "evaluate_private"
 _REMEDY = "run `dvc repro plan` to make it again"
+
+
+def columns_of(manifest: Manifest) -> Columns:
+    """Return the columns of a model's inputs on the data of the manifest."""
+    spaces = manifest.info.spaces
+    sizes = spaces.observation_size, spaces.action_size
+    return Columns(*sizes, spaces.one_hot, spaces.discrete_actions)
 
 
 @record
@@ -73,11 +81,10 @@ class MechanismNumbers:
         q, queries = self.sampling_probability, tuple(self.queries.values())
         return Training(q, self.noise_multiplier, self.rounds, queries)
 
-    def build(
-        self, manifest: Manifest, shape: Network, contributions: Mapping[str, Contribution]
-    ) -> Mechanism:
+    def build(self, manifest: Manifest, shape: Network) -> Mechanism:
         """Build the mechanism on the units of the manifest, of updates of a network."""
         norm = math.inf if self.clipping_norm is None else self.clipping_norm
+        sensitivities = heads.sensitivities(columns_of(manifest))
         return Mechanism(
             units=manifest.private_units,
             unit=manifest.info.unit,
@@ -87,14 +94,13 @@ class MechanismNumbers:
             rounds=self.rounds,
             delta=self.delta,
             queries=tuple(
-                GaussianQuery(name, contributions[name].sensitivity, z)
-                for name, z in self.queries.items()
+                GaussianQuery(name, sensitivities[name], z) for name, z in self.queries.items()
             ),
         )
 
 
 @record
-class TrainingJob:
+class TrainingJob(ABC):
     """A private training: everything that determines its result but the data, chance and code.
 
     Attributes:
@@ -131,6 +137,14 @@ class TrainingJob:
         """At which ε is stated."""
         return self.mechanism.delta
 
+    @abstractmethod
+    def network(self, manifest: Manifest) -> Network:
+        """Size what is trained for the data of the manifest."""
+
+    def build_mechanism(self, manifest: Manifest) -> Mechanism:
+        """Build the mechanism on the units of the manifest."""
+        return self.mechanism.build(manifest, self.network(manifest))
+
 
 @record
 class ModelJob(TrainingJob):
@@ -149,19 +163,16 @@ class ModelJob(TrainingJob):
     degree: Annotated[int, records.Within(ge=1, le=3)] | None
     members: records.Members
 
-    def architecture(self, manifest: Manifest) -> Architecture:
-        """Size what is trained for the data of the manifest."""
-        spaces, features = manifest.info.spaces, None
-        size, actions = spaces.observation_size, spaces.action_size
+    def network(self, manifest: Manifest) -> Architecture:
+        """See `TrainingJob.network`."""
+        columns, features = columns_of(manifest), None
         if self.degree is not None:
-            one_hot = one_hot_inputs(
-                spaces.one_hot, size, actions, discrete=spaces.discrete_actions
-            )
-            features = Polynomials(size + actions, one_hot, self.degree)
+            inputs = columns.observations + columns.actions
+            features = Polynomials(inputs, columns.all_one_hot, self.degree)
         low, high = self.log_variance_bounds
         return Architecture(
-            observation_size=size,
-            action_size=actions,
+            observation_size=columns.observations,
+            action_size=columns.actions,
             members=1 if features is not None else self.members,
             hidden=self.hidden,
             log_variance_low=low,
@@ -170,13 +181,6 @@ class ModelJob(TrainingJob):
             features=features,
             spread=features is None,
         )
-
-    def build_mechanism(self, manifest: Manifest) -> Mechanism:
-        """Build the mechanism on the units of the manifest."""
-        spaces = manifest.info.spaces
-        sizes = spaces.observation_size, spaces.action_size, spaces.one_hot
-        asked = heads.contributions(*sizes, discrete=spaces.discrete_actions)
-        return self.mechanism.build(manifest, self.architecture(manifest), asked)
 
 
 @record
@@ -192,25 +196,17 @@ class CloneJob(TrainingJob):
     scaled_by: records.Hexadecimal | None
 
     def network(self, manifest: Manifest) -> CloneNetwork:
-        """Size the network for the data of the manifest."""
-        spaces = manifest.info.spaces
+        """See `TrainingJob.network`."""
+        columns = columns_of(manifest)
         low, high = self.log_variance_bounds
         return CloneNetwork(
-            observation_size=spaces.observation_size,
-            action_size=spaces.action_size,
-            discrete_actions=spaces.discrete_actions,
+            observation_size=columns.observations,
+            action_size=columns.actions,
+            discrete_actions=columns.discrete,
             hidden=self.hidden,
             log_variance_low=low,
             log_variance_high=high,
         )
-
-    def build_mechanism(self, manifest: Manifest) -> Mechanism:
-        """Build the mechanism on the units of the manifest."""
-        spaces = manifest.info.spaces
-        sizes = spaces.observation_size, spaces.action_size, spaces.one_hot
-        products = heads.products_contribution(*sizes)
-        asked = {heads.PERSISTENCE: heads.ONE_NUMBER, heads.PRODUCTS: products}
-        return self.mechanism.build(manifest, self.network(manifest), asked)
 
 
 @record

@@ -20,7 +20,14 @@ from primorl.model.termination import LEARNED
 from primorl.privacy.accounting.epsilon import gaussian_epsilon, gaussian_mean
 from primorl.privacy.accounting.figures import estimate_noise_multiplier
 from primorl.privacy.mechanism.mechanism import Mechanism
-from primorl.work.jobs import CloneJob, MechanismNumbers, ModelJob, noise_of_share, solve_noise
+from primorl.work.jobs import (
+    CloneJob,
+    MechanismNumbers,
+    ModelJob,
+    columns_of,
+    noise_of_share,
+    solve_noise,
+)
 
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
@@ -289,7 +296,7 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
     for hidden in _SMALL if "dynamics.hidden" in params.undecided else (params.dynamics.hidden,):
         chosen = params.with_decided(common | {"dynamics.hidden": hidden})
         job = model_job(chosen, manifest)
-        noise = noise_share(job.build_mechanism(manifest), job.architecture(manifest))
+        noise = noise_share(job.build_mechanism(manifest), job.network(manifest))
         if noise <= _NOISE_SOME:
             break
     if not from_public:  # the noise does not depend on these
@@ -320,7 +327,7 @@ def _of_heads(params: Params, manifest: Manifest, instead: str | None = None) ->
     for degree in degrees if "dynamics.degree" in params.undecided else (params.dynamics.degree,):
         chosen = params.with_decided(common | {"dynamics.degree": degree})
         job = model_job(chosen, manifest)
-        mechanism, shape = job.build_mechanism(manifest), job.architecture(manifest)
+        mechanism, shape = job.build_mechanism(manifest), job.network(manifest)
         blurred = heads.noise_in_scales(mechanism)
         rate, cubes = job.local.learning_rate, degree is not None and degree > 2
         # the variance of a prediction that the noise causes beside people's own: σ² (F + 1)
@@ -483,9 +490,8 @@ def _noise_of(job: CloneJob, manifest: Manifest) -> float:
 
 def _can_tell_products(manifest: Manifest, noise_multiplier: float) -> bool:
     """Whether `PRODUCTS` would be told of a half of what the clone leaves; it is not asked else."""
-    spaces, units = manifest.info.spaces, manifest.private_units
-    actions = spaces.action_size
-    asked = heads.products_contribution(spaces.observation_size, actions, spaces.one_hot)
+    columns, units = columns_of(manifest), manifest.private_units
+    asked, actions = heads.contributions(columns)[heads.PRODUCTS], columns.actions
     noise = noise_multiplier * asked.sensitivity / units
     error = heads.error_of_products(asked.size, actions, noise) + asked.size / actions / units
     if not 0 < asked.size <= _MOST_PRODUCTS:

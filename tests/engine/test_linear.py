@@ -15,6 +15,8 @@ from torch import Tensor
 from primorl.engine import queries
 from primorl.engine.heads import (
     FINER_SCALES,
+    PERSISTENCE,
+    PRODUCTS,
     RESIDUALS,
     REWARD_OFFSET,
     SCALES,
@@ -22,12 +24,12 @@ from primorl.engine.heads import (
     contributions,
     least_spread,
     noise_of_queries,
+    sensitivities,
 )
 from primorl.engine.queries import (
     ExplainedQuery,
     FirstStatesQuery,
     LengthsQuery,
-    ObservationColumns,
     ResidualQuery,
     RewardOffsetQuery,
     ScalesQuery,
@@ -36,7 +38,7 @@ from primorl.engine.setup import shrink_weights
 from primorl.engine.training import TrainingState, train
 from primorl.model.architecture import Architecture, Explained
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights, outputs
-from primorl.model.features import FARTHEST, Polynomials
+from primorl.model.features import FARTHEST, Columns, Polynomials
 from primorl.model.numerics import flatten
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import ONE, GaussianQuery, Mechanism
@@ -46,7 +48,7 @@ from tests.model.models import plain_maps
 from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
 # two numbers around three categories
-HEADS = ObservationColumns(5, ((1, 3),), discrete_actions=False)
+HEADS = Columns(5, 1, ((1, 3),), discrete=False)
 LOW, HIGH = torch.tensor([-8.0, 0, 0, 0, 10.0]), torch.tensor([8.0, 1, 1, 1, 30.0])
 BOUNDS = Bounds(LOW, HIGH, torch.tensor([-1.0]), torch.tensor([3.0]), -10.0, 10.0)
 FEATURES = Polynomials(6, ((1, 3),), 2)
@@ -87,9 +89,14 @@ def log_of(units: int, seed: int = 0) -> Log:
     return Log(inputs, targets)
 
 
+def asked_of_models(columns: Columns) -> dict[str, float]:
+    """The sensitivity of each query of a model."""
+    of_clones = (PERSISTENCE, PRODUCTS)
+    return {name: each for name, each in sensitivities(columns).items() if name not in of_clones}
+
+
 def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
-    asked = contributions(5, 1, HEADS.one_hot, discrete=False)
-    queries = tuple(GaussianQuery(name, each.sensitivity, noise) for name, each in asked.items())
+    queries = tuple(GaussianQuery(*each, noise) for each in asked_of_models(HEADS).items())
     clip = EnsembleClip(0.5, "flat", 1, 1)
     mechanism = Mechanism(units, "person", 1.0, clip, noise, 40, 1e-6, queries=queries)
     local = replace(local_training(1.0, 30), max_transitions_per_unit=30)
@@ -168,14 +175,14 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(
     rows = torch.tensor((values * 300)[: 13 * length]).view(length, 13)
     more = Log([*rest.inputs, rows[:, :6]], [*rest.targets, rows[:, 6:]])
     answers = {name: torch.rand(15).double() for name in (SCALES, FINER_SCALES)}
-    setup, asked = setup_of(3), contributions(5, 1, HEADS.one_hot, discrete=False)
+    setup, asked = setup_of(3), contributions(HEADS)
     normaliser = setup.make_normaliser(None, answers)
     weights = tuple(torch.full(w.shape, 3.0) for w in SHAPE.initial_weights(0))
     for name, early in setup.early_queries(answers).items():
         assert isinstance(early, ScalesQuery)
         moved = (early.total(more) - early.total(rest)).double() / ONE
         assert float(moved.norm()) <= asked[name].sensitivity * (1 + 1e-12)
-    of_heads = ResidualQuery(6), ExplainedQuery(6), RewardOffsetQuery(6)
+    of_heads = ResidualQuery(HEADS), ExplainedQuery(HEADS), RewardOffsetQuery(HEADS)
     for query in (*of_heads, FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
         sums = [query.total(log, normaliser, weights) for log in (more, rest)]
         moved = (sums[0] - sums[1]).double() / ONE
@@ -219,15 +226,12 @@ def test_levels_that_noise_could_have_made_are_rare(
 ) -> None:
     """Over thirty draws of both answers; where noise could have made an even share, none is."""
     sides = torch.zeros(3), torch.ones(3)
-    columns = replace(HEADS, discrete_actions=True)
+    columns = replace(HEADS, actions=3, discrete=True)
     bounds = replace(BOUNDS, action_low=sides[0], action_high=sides[1], discrete_actions=True)
-    asked: dict[str, Any] = {**contributions(5, 3, HEADS.one_hot, discrete=True)}
     generator = torch.Generator().manual_seed(0)
     found = []
     for noise in (0.4, 400.0, 0.0):
-        queries = tuple(
-            GaussianQuery(name, each.sensitivity, noise) for name, each in asked.items()
-        )
+        queries = tuple(GaussianQuery(*each, noise) for each in asked_of_models(columns).items())
         setup = setup_of(60)
         setup = replace(
             setup,
@@ -238,7 +242,7 @@ def test_levels_that_noise_could_have_made_are_rare(
         for _ in range(30):
             answers: dict[str, Tensor] = {}
             for name in (SCALES, FINER_SCALES):
-                exact = torch.full((asked[name].size,), 0.3, dtype=torch.float64)
+                exact = torch.full((contributions(columns)[name].size,), 0.3, dtype=torch.float64)
                 exact[-3:] = torch.tensor(shares)
                 drawn = torch.randn(exact.shape, generator=generator).double()
                 answers[name] = exact + setup.noise_of(name) * drawn
@@ -360,6 +364,7 @@ def test_rare_costs_that_the_clip_takes_away_are_given_back() -> None:
 
 UNITS, ROWS = 1000, 40
 TARGETS = 5
+COLUMNS = Columns(TARGETS - 1, 1, (), discrete=False)
 # Weights of the inputs in a model that knows the usual part of each column and no jump: all of the
 # first, half of the next two, nothing of the last.
 KNOWN = torch.tensor([1.0, math.sqrt(0.5), 1.0, 1.0, 0.0])
@@ -399,7 +404,7 @@ def model(members: int = 1, apart: float = 0.0) -> Weights:
 
 def ask(log: Ragged, weights: Weights) -> Tensor:
     """The exact answer."""
-    return ExplainedQuery(TARGETS).total(log, maps(), weights).double() / (ONE * log.units)
+    return ExplainedQuery(COLUMNS).total(log, maps(), weights).double() / (ONE * log.units)
 
 
 def shares(found: tuple[Explained | None, ...]) -> list[float]:
@@ -410,7 +415,7 @@ def test_the_share_is_that_of_least_squares_also_where_rare_jumps_are_most_of_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The twin: held within two scales, jumps hardly count, and what misses them looks good."""
-    log, query = columns(), ExplainedQuery(TARGETS)
+    log, query = columns(), ExplainedQuery(COLUMNS)
     found = query.explain(ask(log, model()), 0.0)
     assert shares(found) == pytest.approx(TRUE, abs=0.02)
     assert shares(query.explain(ask(log, model(2, apart=0.7)), 0.0)) == pytest.approx(shares(found))
@@ -420,7 +425,7 @@ def test_the_share_is_that_of_least_squares_also_where_rare_jumps_are_most_of_th
 
 def test_the_error_is_that_of_the_noise() -> None:
     """Over draws of the noise, deviations have the stated error. The twin is half of it."""
-    log, query = columns(300), ExplainedQuery(TARGETS)
+    log, query = columns(300), ExplainedQuery(COLUMNS)
     exact = ask(log, model())
     truth = shares(query.explain(exact, 0.0))
     deviations, noise = list[float](), 0.04
@@ -436,7 +441,7 @@ def test_the_error_is_that_of_the_noise() -> None:
 
 
 def test_what_the_noise_hides_is_unknown() -> None:
-    log, query = columns(300), ExplainedQuery(TARGETS)
+    log, query = columns(300), ExplainedQuery(COLUMNS)
     still = Ragged(log.inputs, [0 * targets for targets in log.targets])
     assert query.explain(ask(still, model()), 0.0) == (None,) * TARGETS, "nothing varies"
     answer = ask(log, model())
@@ -467,7 +472,7 @@ def test_a_unit_adds_the_same_in_any_company() -> None:
     log = make_units(shape, [1, 37, 8, 64, 5])
     log.targets[2][3] = math.nan
     own = plain_maps(6, 5)
-    query, weights = ExplainedQuery(shape.targets), shape.initial_weights(0)
+    query, weights = ExplainedQuery(Columns(4, 2, (), discrete=False)), shape.initial_weights(0)
     whole = query.total(log, own, weights)
     alone = [
         query.total(Ragged([inputs], [targets]), own, weights)

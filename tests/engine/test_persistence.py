@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primorl.engine.clone_queries import PersistenceQuery, ProductsQuery
-from primorl.engine.heads import list_products, products_contribution
+from primorl.engine.heads import PRODUCTS, contributions, list_products
 from primorl.model.architecture import CloneNetwork
 from primorl.model.ensemble import Weights
+from primorl.model.features import Columns
 from primorl.privacy.mechanism.mechanism import ONE
 from primorl.stages.training import warn_of_reasons
 from tests.model.models import plain_maps
@@ -22,10 +23,9 @@ from tests.units import Ragged
 SPREAD = 0.5  # of people's actions in a box
 # of a clone that does not look at the one column, and of one that acts by it alone
 BLIND, SEEING = 0.0, 1.7
-QUERIES = {discrete: PersistenceQuery(2, discrete, (-8.0, 8.0)) for discrete in (False, True)}
-OF_PRODUCTS = {
-    discrete: ProductsQuery(2, discrete, (-8.0, 8.0), 1, ()) for discrete in (False, True)
-}
+COLUMNS = {discrete: Columns(1, 2, (), discrete) for discrete in (False, True)}
+QUERIES = {discrete: PersistenceQuery(each, (-8.0, 8.0)) for discrete, each in COLUMNS.items()}
+OF_PRODUCTS = {discrete: ProductsQuery(each, (-8.0, 8.0)) for discrete, each in COLUMNS.items()}
 
 
 def clone(discrete: bool, factor: float) -> Weights:
@@ -76,7 +76,7 @@ def test_two_columns_that_decide_together_are_found(together: bool) -> None:
     log = Ragged(list(column), list(torch.stack((right, ~right), -1).float()))
     factor = 0.0 if together else 1.0  # the best line
     line = torch.tensor([[[factor, -factor], [0.0, 0.0]]]), torch.zeros(1, 1, 2)
-    query = ProductsQuery(2, True, (-8.0, 8.0), 2, ())
+    query = ProductsQuery(Columns(2, 2, (), True), (-8.0, 8.0))
     answer = query.total(log, plain_maps(2, 2), line).double() / (ONE * log.units)
     share, error = query.share(answer, 0.003, log.units, plain_maps(2, 2))
     assert (share > 0.15) == together
@@ -87,7 +87,7 @@ def test_two_columns_that_decide_together_are_found(together: bool) -> None:
 
 def test_the_share_is_right_and_so_is_its_error() -> None:
     """Over draws of the noise. The twin takes the noise for half as large again."""
-    query, noise, units = ProductsQuery(2, True, (-8.0, 8.0), 4, ()), 0.02, 1000
+    query, noise, units = ProductsQuery(Columns(4, 2, (), True), (-8.0, 8.0)), 0.02, 1000
     exact = torch.full((20,), 0.05)
     drawn = exact + noise * torch.randn(2000, 20, generator=torch.Generator().manual_seed(0))
     maps = plain_maps(4, 2)
@@ -104,9 +104,10 @@ def test_the_share_is_right_and_so_is_its_error() -> None:
 
 def test_lines_in_categories_are_no_products() -> None:
     """A category has no square, and two of one part no product; the twin: they are numbers."""
-    known = list_products(5, ((1, 3),))
+    columns = Columns(5, 2, ((1, 3),), True)
+    known = list_products(columns)
     assert known == ((0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (2, 4), (3, 4), (4, 4))
-    assert products_contribution(5, 2, ((1, 3),)).size == 2 * len(known)
+    assert contributions(columns)[PRODUCTS].size == 2 * len(known)
     drawn = torch.Generator().manual_seed(0)
     part = torch.eye(3)[torch.randint(3, (2000, 5), generator=drawn)]
     column = torch.cat((torch.randn(2000, 5, 1, generator=drawn), part), -1)
@@ -114,7 +115,7 @@ def test_lines_in_categories_are_no_products() -> None:
     log = Ragged(list(column), list(torch.stack((right, ~right), -1).float()))
     clone, maps = (torch.zeros(1, 4, 2), torch.zeros(1, 1, 2)), plain_maps(4, 2)
     for one_hot, barred in ((((1, 3),), False), ((), True)):
-        query = ProductsQuery(2, True, (-8.0, 8.0), 4, one_hot)
+        query = ProductsQuery(Columns(4, 2, one_hot, True), (-8.0, 8.0))
         answer = query.total(log, maps, clone).double() / (ONE * log.units)
         share = query.share(answer, 0.001, log.units, maps)
         assert bool(warn_of_reasons(None, share)) == barred
@@ -134,7 +135,7 @@ def test_a_rule_by_a_number_and_a_category_is_told() -> None:
     clone = torch.zeros(1, 6, 2), torch.zeros(1, 1, 2)
     shares = []
     for one_hot in (((1, 5),), ()):
-        query = ProductsQuery(2, True, (-8.0, 8.0), 6, one_hot)
+        query = ProductsQuery(Columns(6, 2, one_hot, True), (-8.0, 8.0))
         answer = query.total(log, maps, clone).double() / (ONE * log.units)
         shares.append(query.share(answer, 0.001, log.units, maps)[0])
     # a line in |z| ≤ 2 explains 2/π of a sign; what is left of a sign's mean is a line
@@ -157,7 +158,7 @@ def test_a_unit_moves_the_sum_by_at_most_one(
     for query in (QUERIES[discrete], OF_PRODUCTS[discrete]):
         found = query.total(log, plain_maps(1, 2), clone(discrete, SEEING))
         assert float(found.double().norm()) <= ONE
-    wide = ProductsQuery(2, discrete, (-8.0, 8.0), 3, ((1, 2),))
+    wide = ProductsQuery(Columns(3, 2, ((1, 2),), discrete), (-8.0, 8.0))
     logits = tuple(
         part + 0.5 for part in CloneNetwork(3, 2, discrete, (), -8.0, 1.0).initial_weights(0)
     )

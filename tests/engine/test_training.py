@@ -16,7 +16,6 @@ from safetensors.torch import load
 from primorl.base import PipelineError
 from primorl.engine import public
 from primorl.engine.public import PublicEvaluation
-from primorl.engine.queries import ObservationColumns
 from primorl.engine.rounds import Rounds, check_setup
 from primorl.engine.settings import Execution, ServerTraining
 from primorl.engine.setup import CloningSetup, TrainingSetup
@@ -24,6 +23,7 @@ from primorl.engine.shards import Group
 from primorl.engine.training import FirstProcess, Trained, TrainingState, train
 from primorl.model.architecture import Architecture, CloneNetwork
 from primorl.model.ensemble import Bounds, Normaliser
+from primorl.model.features import Columns
 from primorl.model.numerics import flatten
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
@@ -262,7 +262,7 @@ def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
         "normaliser": Normaliser(zeros, 1.5 * ones, zeros, ones),
         "seed": 0,
     }
-    facts |= {"columns": ObservationColumns(3, (), discrete), "execution": Execution(CPU, 1 << 20)}
+    facts |= {"columns": Columns(3, 2, (), discrete), "execution": Execution(CPU, 1 << 20)}
     server = server_training(momentum=0.8, averaging=0.8)
     return CloningSetup(
         mechanism=mechanism,
