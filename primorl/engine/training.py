@@ -344,19 +344,23 @@ class FirstProcess:
         """Answer the mechanism's queries that are asked after the rounds, about the released
         weights, by the units of all processes.
 
-        A finished state announces them: they count as spent then, and answers that are lost are not
-        asked for again. What they would tell is unknown.
+        A finished state announces them, after their rows were summed and before any noise is drawn:
+        they count as spent then, and answers that are lost are not asked for again. What they would
+        tell is unknown.
         """
         late = [query for query in self.setup.mechanism.queries if query.what in LATE]
         if not late:
             return state
         assert self.source is not None, "rounds were run"
-        self.save_checkpoint(state)
         released = self.setup.shrink(self.setup.shape(state.best))
-        queries, answers = self.setup.late_queries(), dict(state.answers)
+        queries, totals = self.setup.late_queries(), list[Tensor]()
         for number, query in enumerate(late):
             self.group.ask(Message.LATE, number, flatten(released))
-            total = self.group.total(queries[query.what].total(self.source, maps, released))
+            total = queries[query.what].total(self.source, maps, released)
+            totals.append(self.group.total(total))
+        self.save_checkpoint(state)
+        answers = dict(state.answers)
+        for query, total in zip(late, totals, strict=True):
             answers[query.what] = self.setup.mechanism.answer(query, total)
         return replace(state, answers=answers)
 
