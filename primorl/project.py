@@ -28,6 +28,7 @@ from primorl.data.storage.schema import Manifest
 from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import text
 from primorl.policy.loaded import Policy, load_policy
+from primorl.privacy.ledger.history import list_budget_changes
 from primorl.privacy.statement import Statement
 from primorl.report.page import Spending, read_facts, write_page
 from primorl.run import VerifiedRun
@@ -293,4 +294,5 @@ def _spending(params: Params) -> Spending | None:
         (charge.stage, charge.time[:10], total) for charge, total in account.running(delta)
     )
     costs = {entry.charge.id: entry.cost for entry in account.entries}
-    return Spending(charges, None if limit is None else limit.epsilon, delta, costs)
+    changes = [change for change, _ in list_budget_changes(account.charges, limit)]
+    return Spending(charges, limit, changes, delta, costs)

@@ -22,7 +22,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 from primorl.base import PipelineError, say
 from primorl.base.files import home
-from primorl.base.processes import git_tags
 from primorl.base.reporting import RunContent
 from primorl.config.params import Params
 
@@ -70,10 +69,10 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
     result = content.tags.get(RESULT_TAG, "")
     name += f" {result[:_SHORT]}" if result else ""
     name += f" ({experiment_name})" if experiment_name else ""
-    tags = {"dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
+    # No commit: it digests dvc.lock, which digests rows without the project's secret.
+    tags = {"dataset": params.dataset, "variant": params.dynamics.variant}
     tags[_GIVEN_TAG] = json.dumps(params.given())
-    of_dvc = ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV")
-    tags |= {key: os.environ[key] for key in of_dvc if os.environ.get(key)}
+    tags |= {"DVC_EXP_NAME": experiment_name} if experiment_name else {}
     tags |= content.tags
     values = {**params.choices(), **content.params}
     logged = [Param(*pair) for pair in dict(_flatten(values)).items()]

@@ -107,18 +107,6 @@ def git_commit() -> str | None:
     return _git("rev-parse", "HEAD")
 
 
-def git_tags() -> dict[str, str]:
-    """The commit and whether anything differs from it, as MLflow's tags; empty outside a
-    repository.
-    """
-    commit = git_commit()
-    if commit is None:
-        return {}
-    # DVC itself rewrites dvc.lock after every stage
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
-    return {"mlflow.source.git.commit": commit, "git_dirty": str(bool(changed)).lower()}
-
-
 def user_name() -> str:
     """Name of who runs this process: git's ``user.name``, or the login."""
     try:

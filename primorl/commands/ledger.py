@@ -158,8 +158,8 @@ def _summary(
     own: "list[Charge]",
     params: "Params",
 ) -> Iterator[str]:
-    from primorl.privacy.accounting.rounding import at_most, left_of
-    from primorl.privacy.ledger.history import list_budget_changes
+    from primorl.privacy.accounting.rounding import at_most, rest_of
+    from primorl.privacy.ledger.history import Budget, list_budget_changes
 
     budget, delta = params.privacy.budget, params.privacy.delta
     spent = account.epsilon(delta)
@@ -180,6 +180,7 @@ def _summary(
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is empty)"
     else:
-        yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, spent)}"
-    for change, by in list_budget_changes(account.charges, budget.epsilon):
+        yield f"  budget: ε {at_most(budget.epsilon, 6)}, {rest_of(budget.epsilon, spent)}"
+    limit = None if budget.epsilon is None else Budget(budget.epsilon, delta)
+    for change, by in list_budget_changes(account.charges, limit):
         yield f"  budget {change}" + (f" by {by}" if by else "")

@@ -31,7 +31,7 @@ from primorl.privacy.statement import Statement, our_accountant
 from primorl.release import bundle, contents
 from primorl.release.card import DECLARED_TEXTS, render
 from primorl.run import VerifiedRun
-from primorl.work.data import read_ledger, read_version, refuse_missing_charges
+from primorl.work.data import budget_of, read_ledger, read_version, refuse_missing_charges
 
 # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _NO_TIME = 315532800
@@ -140,7 +140,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
         ledger.verify()
         refuse_missing_charges(ledger)
         account = ledger.account(read_version(run.manifest))
-    budget = params.privacy.budget.epsilon
+    budget = budget_of(params, run.manifest.private_units)
     _check_made(run, {charge.id: charge for charge in account.charges})
     return contents.LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
@@ -150,7 +150,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
         # by this version, as whoever checks the bundle does
         epsilon=finite(account.epsilon(delta)),
         delta=delta,
-        budget=budget,
+        budget=None if budget is None else budget.epsilon,
         budget_changes=tuple(change for change, _ in list_budget_changes(account.charges, budget)),
         charges=len(account.entries),
         records=tuple(

@@ -29,7 +29,7 @@ from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Verdict
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.accounting.figures import posterior, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import DELTAS, Cost, cost, total
-from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
+from primorl.privacy.accounting.rounding import at_least, at_most, percent_at_most, rest_of
 from primorl.privacy.composition import count_once
 from primorl.release import contents
 
@@ -486,7 +486,7 @@ def environment(package: str, **options: Any) -> Environment:
     }
     made.globals |= {
         "posterior": posterior,
-        "left_of": left_of,
+        "rest_of": rest_of,
         "inf": math.inf,
         "gain": wording.gain,
         "gain_note": wording.GAIN_NOTE,

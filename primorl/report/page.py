@@ -6,7 +6,7 @@ alone: it is no part of a stage's inputs.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
@@ -20,6 +20,7 @@ from primorl.evaluate.private.results import Verdict
 from primorl.model.architecture import ModelConfig
 from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.ledger.history import Budget
 from primorl.privacy.statement import Statement
 from primorl.release import card
 from primorl.run import VerifiedRun
@@ -34,13 +35,15 @@ class Spending:
 
     Attributes:
         charges: stage, day, and ε of all charges up to and with it.
-        budget: the most ε; None: there is no bound.
+        budget: of all; None: there is no bound.
+        budget_changes: how it changed, in words.
         delta: δ of all.
         costs: of each charge in the privacy filter's currencies, by its id.
     """
 
     charges: tuple[tuple[str, str, float], ...]
-    budget: float | None
+    budget: Budget | None
+    budget_changes: Sequence[str]
     delta: float
     costs: Mapping[str, Cost]
 

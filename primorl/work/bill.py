@@ -16,9 +16,9 @@ from primorl.base.files import CHECKPOINTS, home, workspace
 from primorl.config.params import Params
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import event_from_json
-from primorl.privacy.accounting.rounding import at_most, left_of
+from primorl.privacy.accounting.rounding import at_most, rest_of
 from primorl.privacy.ledger.account import Account
-from primorl.privacy.ledger.history import Budget, BudgetExceeded, Charge
+from primorl.privacy.ledger.history import Budget, BudgetExceeded, Charge, list_budget_changes
 from primorl.work.data import (
     Partitions,
     budget_of,
@@ -86,6 +86,9 @@ class Bill:
             line += ": what does not fit is refused before it reads a private row"
         if self.lost:
             line += f"; {why} it needs {self._name_lost()}"
+        for change, _ in list_budget_changes(self.account.charges[-1:], self.budget):
+            if not change.startswith("lowered"):
+                line += f"; privacy.budget was {change}"
         if self.overdrawn:
             line += f"; privacy.budget is below the ε {at_most(self.spent)} that is spent"
         return line + self.online
@@ -192,7 +195,7 @@ class Bill:
         remedy = "raise it above what is spent" if self.overdrawn else "ask for a smaller ε"
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which "
-            f"{at_most(self.spent)} is spent and {left_of(self.budget.epsilon, self.spent)} left; "
+            f"{at_most(self.spent)} is spent and {rest_of(self.budget.epsilon, self.spent)}; "
             f"with {name_charges(self.unpaid)} it would be about {at_most(self.after)}; {remedy}, "
             "or put back in params.yaml what the last run had. Nothing was charged"
         )

@@ -23,7 +23,7 @@ from primorl.base import PipelineError
 from primorl.base.files import write_json
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
-from primorl.privacy.accounting.rounding import at_most, left_of
+from primorl.privacy.accounting.rounding import at_most, rest_of
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.history import Budget
 from primorl.privacy.ledger.ledger import Ledger
@@ -76,7 +76,7 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
         )
     table = primorl(*SHOW)[1]
     assert f"  spent: ε {at_most(total)} at δ 1e-05" in table
-    assert f"  budget: ε 2, left {left_of(2.0, total)}\n" in table
+    assert f"  budget: ε 2, {rest_of(2.0, total)}\n" in table
     ledger.reserve(request(version("ab"), dp_event.NonPrivateDpEvent()), None)
     *before, last = shown(primorl)
     assert last["epsilon"] is last["epsilon_total"] is None
@@ -190,3 +190,15 @@ def test_a_raised_budget_stays_visible(primorl: Call) -> None:
     settings(95.0)
     assert "  budget raised from ε 90 to ε 95 in params.yaml of this clone\n" in primorl(*SHOW)[1]
     assert [each["budget"] for each in shown(primorl)] == [80.0, 80.0, 90.0]
+
+
+def test_another_delta_is_another_budget(primorl: Call) -> None:
+    """The same ε at a larger δ allows more."""
+    with closing(open_to_charge(settings(90.0))) as ledger:
+        for delta in (DELTA, 2 * DELTA):
+            granted = ledger.reserve(
+                replace(request(version("ab")), delta=delta), Budget(90.0, delta)
+            )
+    changed = f"  budget raised from ε 90 at δ {DELTA} to ε 90 at δ {2 * DELTA} on "
+    assert primorl(*SHOW)[1].count(f"{changed}{granted.time[:10]} by {granted.by}\n") == 1
+    assert "  budget lowered from ε 90 at δ " in primorl(*SHOW)[1], "params.yaml has the first"

@@ -72,7 +72,7 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
         "-141.8, 95% interval -159.7 to -123.8",
         "3 charges on these data",
         "| spent on these trajectories by 2026-11-20 | ε = 1.08 at δ = 1e-05, in 3 charges |",
-        "| budget of these trajectories | ε = 2, of which 0.928 is left; raised from ε 1 to "
+        "| budget of these trajectories | ε = 2 at δ = 1e-05; 0.928 is left; raised from ε 1 to "
         "ε 2 on 2026-11-20 |",
     ):
         assert said in made

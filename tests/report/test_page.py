@@ -23,6 +23,7 @@ from primorl.privacy.accounting.epsilon import Training, event_to_json
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.ledger.history import Budget
 from primorl.privacy.statement import AttackPoint, ProfilePoint
 from primorl.release.card import add_account, bound_success, combine, trace_curve
 from primorl.report.page import Facts, Spending, read_facts, write_page
@@ -57,7 +58,11 @@ FACTS = Facts(
         "explained": [{"share": 0.12, "error": 0.01}, None, {"share": 0.9, "error": 0.02}],
     },
     spending=Spending(
-        (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)), 4.0, 1e-5, {}
+        (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)),
+        Budget(4.0, 1e-5),
+        ["raised from ε 3 to ε 4 on 2026-01-03"],
+        1e-5,
+        {},
     ),
 )
 
@@ -76,8 +81,10 @@ def test_tables_and_the_figure_have_the_numbers_of_their_facts() -> None:
         cells = "".join(f"<td>{cell}</td>" for cell in others)
         assert f'<th scope="row">{first}</th>{cells}' in page
     charges = (("train_model", "2026-01-02", math.inf),)
-    broken = replace(FACTS, spending=Spending(charges, 4.0, 1e-5, {}))
+    broken = replace(FACTS, spending=Spending(charges, Budget(4.0, 1e-5), [], 1e-5, {}))
     assert "<td>2026-01-02</td><td>no bound</td>" in write_page(broken)
+    left = "The budget is ε 4; 1.5 is left; it was raised from ε 3 to ε 4 on 2026-01-03."
+    assert left in page
     (drawn,) = re.findall('class="attack" points="([^"]+)', page)
     points = [tuple(map(float, point.split(","))) for point in drawn.split()]
     for (x, y), (rate, power) in zip(points, trace_curve(STATEMENT.to_json()), strict=True):

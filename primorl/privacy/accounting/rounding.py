@@ -33,14 +33,16 @@ def at_least(value: float, digits: int = 3) -> str:
     return _written(_round(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
 
 
-def left_of(limit: float, spent: float) -> str:
-    """Return the rest of ``limit`` after ``spent``, rounded down; 0 where nothing is left."""
+def rest_of(limit: float, spent: float) -> str:
+    """Say what is left of ``limit`` after ``spent``, rounded down, or by how much more it was."""
     if not math.isfinite(spent):
-        return "0"
+        return "0 is left"
     # In decimals: a float's difference could round to more than there is.
     left = Decimal(repr(float(limit))) - Decimal(repr(float(spent)))
+    if left < 0:
+        return f"it is exceeded by {at_most(-float(left))}"
     rounded = left.normalize(Context(prec=3, rounding=ROUND_FLOOR))
-    return _written(rounded, 3) if left > 0 else "0"
+    return f"{_written(rounded, 3) if left > 0 else '0'} is left"
 
 
 def percent_at_most(share: float) -> str:

@@ -20,7 +20,7 @@ from primorl.base import Busy
 from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
-from primorl.privacy.accounting.rounding import at_most, left_of
+from primorl.privacy.accounting.rounding import at_most, rest_of
 from primorl.privacy.ledger.history import (
     Budget,
     BudgetExceeded,
@@ -291,6 +291,6 @@ def refuse_beyond(budget: Budget, request: Request, account: Account) -> None:
         limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
         raise BudgetExceeded(
             f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {at_most(spent)} is "
-            f"spent ({len(account.entries)} charged) and {left_of(budget.epsilon, spent)} is left; "
+            f"spent ({len(account.entries)} charged) and {rest_of(budget.epsilon, spent)}; "
             f"with {request.stage} it would be {at_most(wanted)}; ask for a smaller ε"
         )

@@ -385,21 +385,42 @@ def _read_reservation(content: Mapping[str, Any], version: Registered) -> Charge
     return Charge(**found | {"dataset_fingerprint": version.fingerprint})
 
 
-def list_budget_changes(charges: Sequence[Charge], today: float | None) -> list[tuple[str, str]]:
+def list_budget_changes(charges: Sequence[Charge], today: Budget | None) -> list[tuple[str, str]]:
     """Say how the budget changed between these charges, and since the last one to that of
     ``today``, oldest first; and of each who ran the work then, who stays here.
 
     A charge that names nobody does not tell its budget either.
     """
-    known = [(each.budget, f"on {each.time[:10]}", each.by) for each in charges if each.by]
+    known = [
+        (None if each.budget is None else Budget(each.budget, each.delta), each)
+        for each in charges
+        if each.by
+    ]
+    steps = [(budget, f"on {each.time[:10]}", each.by or "") for budget, each in known]
     found = []
     for (before, _, _), (after, when, by) in pairwise(
-        [*known, (today, "in params.yaml of this clone", "")]
+        [*steps, (today, "in params.yaml of this clone", "")]
     ):
         if before == after:
             continue
-        raised = after is None or (before is not None and after > before)
-        sides = ("none" if each is None else f"ε {at_most(each, 6)}" for each in (before, after))
-        verb = "raised" if raised else "lowered"
-        found.append((f"{verb} from {' to '.join(sides)} {when}", by or ""))
+        sides = before, after
+        deltas = {each.delta for each in sides if each is not None}
+        names = [_name_budget(each, with_delta=len(deltas) > 1) for each in sides]
+        found.append((f"{_compare_budgets(*sides)} from {' to '.join(names)} {when}", by))
     return found
+
+
+def _name_budget(budget: Budget | None, *, with_delta: bool) -> str:
+    if budget is None:
+        return "none"
+    name = f"ε {at_most(budget.epsilon, 6)}"
+    return f"{name} at δ {at_most(budget.delta, 6)}" if with_delta else name
+
+
+def _compare_budgets(before: Budget | None, after: Budget | None) -> str:
+    if before is None or after is None:
+        return "raised" if after is None else "lowered"
+    if after.epsilon >= before.epsilon and after.delta >= before.delta:
+        return "raised"
+    lowered = after.epsilon <= before.epsilon and after.delta <= before.delta
+    return "lowered" if lowered else "changed"

@@ -26,7 +26,7 @@ from primorl.privacy.accounting.figures import (
     solve_noise_multiplier,
     solve_rounds,
 )
-from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
+from primorl.privacy.accounting.rounding import at_least, at_most, percent_at_most, rest_of
 from primorl.privacy.statement import Relation
 from tests.hostile import fft_accountant
 from tests.hostile.fft_accountant import bracket, gaussian_delta, sampled
@@ -196,13 +196,15 @@ def test_profile_and_attacks_are_those_of_the_exact_gaussian() -> None:
 )
 def test_the_helpers_round_to_their_side(value: float) -> None:
     exact, budget = Decimal(repr(value)), 25.0000001
-    assert Decimal(left_of(budget, value)) <= max(Decimal(0), Decimal(repr(budget)) - exact)
+    left, told = Decimal(repr(budget)) - exact, rest_of(budget, value)
+    number = Decimal(told.split()[-1 if "exceeded" in told else 0].replace(",", ""))
+    assert number <= left if told.endswith("is left") else number >= -left > 0
     for digits in (2, 3, 4, 6):
         up, down = (Decimal(shown(value, digits).replace(",", "")) for shown in (at_most, at_least))
         assert down <= exact <= up
         assert up - down <= exact * Decimal(10) ** (1 - digits)
     if value < 1:
         assert Decimal(percent_at_most(value).rstrip("%")) >= 100 * exact
-    assert left_of(value, value) == left_of(value, float("inf")) == "0"
+    assert rest_of(value, value) == rest_of(value, float("inf")) == "0 is left"
     assert (at_least(float("nan")), at_least(-1.0)) == ("0", "0")
     assert (at_most(None), at_most(float("nan"))) == ("∞", "∞")

@@ -20,7 +20,7 @@ from primorl.base import PipelineError
 from primorl.base.files import LEDGER
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json
-from primorl.privacy.accounting.rounding import at_most, left_of
+from primorl.privacy.accounting.rounding import at_most, rest_of
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.ledger.store import Store
@@ -140,7 +140,7 @@ def test_the_refusal_says_what_is_left(ledger: Ledger) -> None:
     for _ in range(2):
         ledger.reserve(request(ANA, RUN), budget)
     spent = adaptive(RUN, RUN)
-    told = at_most(spent), left_of(0.35, spent), at_most(adaptive(RUN, RUN, RUN))
+    told = at_most(spent), rest_of(0.35, spent).split()[0], at_most(adaptive(RUN, RUN, RUN))
     assert refused(RUN, budget) == [float(number) for number in told]
     ledger.reserve(request(ANA, NO_GUARANTEE), None)
     assert refused(GAUSSIAN, endless)[0] == float("inf")
