@@ -464,7 +464,7 @@ def acrobot() -> Iterator[Run]:
     """Acrobot: a user has four episodes, for within one all rewards are equal until the goal."""
     base = Run("Acrobot", "DPPG", "strict", "", FULL_BATCH, 0.0, 300, 12, 2000, 4)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
-    base = Run("Acrobot", "DPPG", "paper", "", CALM, 0.0, 8, 976, 64, None, (64, 64))
+    base = Run("Acrobot", "DPPG", "paper", "", CALM, 0.0, 8, 488, 64, None, (64, 64))
     yield from with_nulls(base, "z 3")
 
 

@@ -154,7 +154,7 @@ def recommend(answers: PrivateEvaluation) -> Recommendation:
         return Recommendation(answer="keep", policy=None, reason=sentences(unknown, *barred))
     said = "by the model the policy gains nothing"
     if compared.gain > 0:
-        said = "there may be no gain at all: its interval begins at 0 or below"
+        said = "there may be no gain: the interval of the gain reaches 0 or below"
     if low > 0:
         said = "all of the gain's interval lies above 0"
     tries = low > 0 and not bars

@@ -101,8 +101,17 @@ def _combine(content: Mapping[str, Content]) -> tuple[Content, str]:
     included = [] if clone is None else ["clone of the behaviour"]
     included += [] if answers is None else ["private evaluation"]
     bundle = combine(content[contents.MODEL[2]], clone, answers, ledger["delta"])
-    more = f", {' and '.join(included)} included" if included else ""
-    return bundle, wording.guarantee(bundle) + more
+    promise = wording.guarantee(bundle)
+    promise += f", {' and '.join(included)} included" if included else ""
+    counted = [content[contents.MODEL[2]], *([] if clone is None else [clone])]
+    counted += [] if answers is None else answers["statements"].values()
+    own = {part.get("charge") for part in _list_mechanisms(counted)}
+    if ledger["epsilon"] is not None and {each.get("id") for each in ledger["records"]} - own:
+        promise += (
+            ". Together with all other results about them, and where this one was picked among "
+            f"these: ε = {at_most(ledger['epsilon'])}"
+        )
+    return bundle, promise
 
 
 def write_card(content: Mapping[str, Content], digests: Sequence[tuple[str, str]] = ()) -> str:

@@ -27,6 +27,7 @@ from primorl.run import VerifiedRun
 
 _LENGTHS = "lengths"  # the query that tells how long recordings are, as statements name it
 _MOST_CHARGES = 12  # that are listed, the latest
+_ROUNDING = 1.001  # between the accountant of one release and the ledger's filter
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,16 @@ def _list_spending(facts: Facts) -> dict[str, Any]:
     """
     spending = facts.spending
     if spending is None or not spending.charges:
-        return {"spent": wording.account(facts.summary), "charged": ()}
+        total, own = facts.summary["spent_on_dataset"], facts.released["epsilon"]
+        known = total is not None and None not in (total["epsilon"], own)
+        more = known and total["epsilon"] > own * _ROUNDING
+        return {"spent": wording.account(facts.summary), "charged": (), "more_was_spent": more}
     charges = spending.charges
     spent = {"epsilon": charges[-1][2], "delta": spending.delta, "charges": len(charges)}
     last = charges[-_MOST_CHARGES:]
     charged = [(*own, at_most(of) if math.isfinite(of) else "no bound") for *own, of in last]
-    return {"spent": wording.account({"spent_on_dataset": spent}), "charged": charged}
+    return {
+        "spent": wording.account({"spent_on_dataset": spent}),
+        "charged": charged,
+        "more_was_spent": False,
+    }

@@ -224,8 +224,8 @@ def find_bars(problem: Problem, conduct: Conduct | None, *, nobody: bool) -> lis
         )
     if conduct is not None and nobody and (rare := conduct.find_rare_ends()):
         lines.append(
-            f"ends are so rare in the model that it may not have learned them: {rare} of "
-            f"trajectories, if all goes on as today (a trial needs {RARE_END:.0%}); a larger ε or "
-            "more people may teach it"
+            f"the model may not have learned how trajectories end: if all goes on as today, {rare} "
+            f"in it (a trial needs {RARE_END:.0%}), which does not say how many end in truth; a "
+            "larger ε or more people may teach it"
         )
     return lines

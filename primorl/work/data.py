@@ -359,7 +359,7 @@ def list_assumptions(manifest: Manifest) -> list[str]:
     declared = "declared columns, categories and bounds"
     if simulated:
         declared = "environment and its declared spaces"
-    split = "no unit: there is no public split"
+    split = "that nobody is public"
     if manifest.public_units:
         how = PUBLIC_BY[manifest.public_by]
         split = f"every unit of the public split ({manifest.public_units} units, {how})"
@@ -370,12 +370,15 @@ def list_assumptions(manifest: Manifest) -> list[str]:
         "the declared bounds of observations and rewards",
         "the wall time of the run",
         "which versions of the data share units, and how many charges there were on them",
+        "that this result was not picked among others on these units; else all spent counts",
     ]
     if info.horizon is not None:
         by_whom = "as declared or by the environment" if simulated else "as declared"
         found.append(f"episodes of at most {info.horizon} steps, {by_whom}")
     if info.trajectories_per_person is not None:
-        found.append(f"at most {info.trajectories_per_person} trajectories of one person, declared")
+        most = info.trajectories_per_person
+        noun = "trajectory" if most == 1 else "trajectories"
+        found.append(f"at most {most} {noun} of one person, declared")
     if info.termination == NONE:
         found.append("that no episode terminates")
     elif info.termination in RULES:

@@ -66,12 +66,12 @@ SIGNS = {
     ("changes", "expected", "says"),
     [
         ({}, "trial", "above 0"),
-        ({"policy": (-78.5, -78.5)}, "keep", "no gain at all"),
+        ({"policy": (-78.5, -78.5)}, "keep", "There may be no gain"),
         ({"policy": (-90.0, -90.0)}, "keep", "gains nothing"),
         # As wide as today's return is unsure, and as the model is wrong about today's people.
-        ({"today": (-90.0, -70.0)}, "keep", "no gain at all"),
+        ({"today": (-90.0, -70.0)}, "keep", "There may be no gain"),
         ({"drawn": (-74.0, -74.0), "policy": (-57.0, -57.0)}, "trial", "above 0"),
-        ({"drawn": (-62.0, -62.0), "policy": (-52.0, -52.0)}, "keep", "no gain at all"),
+        ({"drawn": (-62.0, -62.0), "policy": (-52.0, -52.0)}, "keep", "There may be no gain"),
         # Rare gains above the range that was found: the model has them, today's mean has not.
         ({"drawn": (-40.0,), "policy": (-20.0,)}, "more_data", "-40 for people"),
         # A gain of 12 beside returns that are spread over 290 and over 310.
@@ -85,10 +85,10 @@ SIGNS = {
         ({"beyond": 0.29}, "trial", ""),
         ({"beyond": 0.35}, "keep", "35% more of its steps"),
         ({"today": (-130.0, -30.0)}, "more_data", "(-130 to -30) today, and the"),
-        ({"today": (-130.0, -30.0), "spread": 400.0}, "keep", "no gain at all"),
+        ({"today": (-130.0, -30.0), "spread": 400.0}, "keep", "There may be no gain"),
         ({"drawn": ()}, "more_data", "No clone"),
         # A member of the model says that it loses.
-        ({"drawn": (-81.0, -79.0), "policy": (-50.0, -79.5)}, "keep", "begins at 0 or below"),
+        ({"drawn": (-81.0, -79.0), "policy": (-50.0, -79.5)}, "keep", "reaches 0 or below"),
         ({"policy": (math.nan, -66.0)}, "more_data", "not known"),
         ({"today": None}, "more_data", "return was not asked"),
     ],

@@ -113,7 +113,12 @@ def test_learned_ends_that_rollouts_do_without_bar_a_trial(
 
 @pytest.mark.parametrize(
     ("died", "ended", "told"),
-    [(None, None, ""), (None, 0.06, ""), (None, 0.002, "any end 0.2%"), (0.01, 0.9, "“died” 1.0%")],
+    [
+        (None, None, ""),
+        (None, 0.06, ""),
+        (None, 0.002, "0.2% end at all"),
+        (0.01, 0.9, "1.0% end as “died”"),
+    ],
 )
 def test_ends_that_are_too_rare_to_be_learned_bar_a_trial(
     ready: Params, died: float | None, ended: float | None, told: str

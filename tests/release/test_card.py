@@ -64,7 +64,8 @@ def card(
 def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
     made = card({"public_units": 1048})
     for said in (
-        "**ε = 0.5, δ = 1e-05 per trajectory**",
+        "**ε = 0.5, δ = 1e-05 per trajectory. Together with all other results about them, and where "
+        "this one was picked among these: ε = 1.08**",
         "52.8%",  # (1 + 0.055847) / 2
         "| 1 in 100 who were not in the data | 1.45 in 100 who were | from 1% to 1.44%, from 10% ",
         "ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8.",

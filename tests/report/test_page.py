@@ -73,7 +73,7 @@ def test_tables_and_the_figure_have_the_numbers_of_their_facts() -> None:
     for row in (
         ("reward", "90% ± 2%"),
         ("pulse", "12% ± 1%"),
-        ("weight", "not known: the noise of this question is too large"),
+        ("weight", "not known: it hardly varies, or the noise of this question is too large"),
         ("train_model", "2026-01-02", "1.2"),
         ("train_model", "2026-01-03", "2.5"),
     ):
@@ -205,7 +205,7 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     ):
         own = advice | {"model_verdict": {"vetoes": against}}
         page = plain(write_page(replace(FACTS, summary=own, conduct=conduct, declared=words)))
-        change = "more dose 3 where arterial pressure, mmHg is at most 60: 49% of the steps there"
+        change = "more of “dose 3” where arterial pressure, mmHg is at most 60: 49% of the steps"
         assert (change in page) == shown
         assert "<td>5%</td>" in page
         assert ("<td>4%</td><td>31%</td>" in page) == shown

@@ -144,7 +144,8 @@ class Behaviour:
             found.append(Answer.unpaid(NAME, "behaviour", what, value, ci95, covers, bias))
 
         if (first, last) == (problem.return_low, problem.return_high):
-            bias = f"Returns outside {first:.4g} to {last:.4g} count as the nearer end."
+            allowed = f"{first:.4g} to {last:.4g} (by the declared bounds)"
+            bias = f"Returns outside {allowed} count as the nearer end."
             add(MEAN_RETURN, value, (low, high), covers, bias)
         else:
             below, above = self._shares_beyond(problem, noise, released, (first, last))

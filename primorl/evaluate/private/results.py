@@ -192,13 +192,14 @@ class Conduct:
     """Whether every trajectory of the people ends in one of them."""
 
     def find_rare_ends(self) -> str:
-        """Name the ends that are so rare in the model that it may not have learned them; empty:
-        none is.
+        """Say how many trajectories end so rarely in the model that it may not have learned it;
+        empty: none is so rare.
         """
-        ends = {f"“{each.name}”": each.clone for each in self.outcomes}
+        ends = {f"as “{each.name}”": each.clone for each in self.outcomes}
         if self.clone_ended is not None:
-            ends["any end"] = self.clone_ended
-        return ", ".join(f"{name} {share:.1%}" for name, share in ends.items() if share < RARE_END)
+            ends["at all"] = self.clone_ended
+        rare = ((how, share) for how, share in ends.items() if share < RARE_END)
+        return ", ".join(f"{share:.1%} end {how}" for how, share in rare)
 
 
 @record
