@@ -14,6 +14,7 @@ from primorl.base.dvc import Status
 from primorl.base.files import (
     BEHAVIOUR,
     MODELS,
+    PARAMS,
     POLICY,
     SUMMARY,
     file_sha256,
@@ -133,6 +134,9 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
     """Collect the charges on the units of these data, without names, times of day or other data."""
     statement, place = run.model, MODELS / contents.MODEL[2]
     delta = params.privacy.delta
+    if statement.delta not in (None, delta):
+        found = f"found {delta!r}, and the run is stated at {statement.delta!r}"
+        raise PipelineError(f"{PARAMS}: privacy.delta: {found}; put it back, or run `dvc repro`")
     with read_ledger(params) as ledger:
         if ledger is None:
             found = f"charge {statement.charge} is in no ledger: none was begun here"

@@ -64,11 +64,11 @@ def card(
 def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
     made = card({"public_units": 1048})
     for said in (
-        "**ε = 0.5, δ = 1e-05 per trajectory. Together with all other results about them, and where "
-        "this one was picked among these: ε = 1.08**",
+        "**ε = 0.5, δ = 1e-05 per trajectory. Together with all other results about them, and "
+        "where this one was picked among these: ε = 1.08**",
         "52.8%",  # (1 + 0.055847) / 2
         "| 1 in 100 who were not in the data | 1.45 in 100 who were | from 1% to 1.44%, from 10% ",
-        "ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8.",
+        "ε is 0.5 with one, 1.07 with 2, ∞ with 8.",
         "1,048 trajectories are public",
         "-141.8, 95% interval -159.7 to -123.8",
         "3 charges on these data",
@@ -80,7 +80,7 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
     alone = STATEMENT | {"groups": [], "of_model": STATEMENT}
     (said,) = (point for point in write_meaning(alone, "it").points if "several" in point)
     assert said.endswith(
-        "δ = 1e-05 and counting the model alone, ε is 0.5 for one trajectory, 1.07 for 2, ∞ for 8."
+        "δ = 1e-05 and counting the model alone, ε is 0.5 with one, 1.07 with 2, ∞ with 8."
     )
     assert "would promise nothing" in card(ledger={"epsilon": None})
     made = card(declared={"left_out": "0.1% of patients elsewhere"})

@@ -221,7 +221,7 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     assert "went home: 60 to 75 today" in page, "3 to 3.75 of 5 points"
     assert "no such end by the last step: 60 under the policy and 40 if" in page
     assert page.count("The model has not learned how often that is today.</li>") == 1
-    assert "less dose 3 where not ward=icu: 10% of" in page
+    assert "less of “dose 3” where not ward=icu: 10% of" in page
     assert "The clone misses practice in its share of dose 4" in page
 
 
