@@ -85,7 +85,7 @@ def test_what_is_no_number_or_far_outside_is_not_guessed(
     assert "1,234" not in said
     assert [row["abstained"] for row in found] == [True] * 10 + [False] * 4
     assert all(row["action"] is row["action_name"] is None for row in found[:10])
-    number, far = "age is not a finite number", "age lies far outside the public range"
+    number, far = "age is not a finite number", "age lies outside the range"
     assert [row["reason"] for row in found] == [number] * 8 + [far] * 2 + [None] * 4
     expected = np.asarray(policy.act([[0.5, 1, 5]] * 3 + [[30.9, 1, 5]]))
     assert [row["action"] for row in found[10:]] == expected.tolist()

@@ -34,8 +34,8 @@ def predict(
       primorl predict --policy out/v1/policy --observations log.csv --out new.csv --keep patient
           those of a released bundle, beside a column of the log
 
-    A row with a missing value, no number, an undeclared category or a value far outside the public
-    range gets no action: its column `abstained` is true. A clone of today's practice chooses none
+    A row with a missing value, no number, an undeclared category or a value outside the range
+    gets no action: its column `abstained` is true. A clone of today's practice chooses none
     of several discrete actions: their probabilities are written.
     """
     from primorl.policy.loaded import choose, read_policy

@@ -33,7 +33,7 @@ from primorl.policy.config import GET_POLICY, PolicyConfig
 
 FINAL, EPOCHS = "policy.safetensors", "epochs.safetensors"
 SCALES = ("observation_mean", "observation_scale", "action_low", "action_high")
-_UNKNOWN, _OUTSIDE = "is not a finite number", "lies far outside the public range"
+_UNKNOWN, _OUTSIDE = "is not a finite number", "lies outside the range"
 _SEVERAL = "is not exactly one of its categories"
 
 Array = npt.NDArray[np.float32]
@@ -47,7 +47,7 @@ class ObservationError(PipelineError, ValueError):
 
 
 class OutsideRangeError(ObservationError):
-    """An observation far outside the public range, or of no single category, so that an action
+    """An observation outside the range, or of no single category, so that an action
     would be a guess.
     """
 
@@ -151,14 +151,14 @@ class Policy:
         """The lowest and the highest value of each dimension that `act` answers, ``[S]``; infinite
         if none is stated.
 
-        The public range, widened on both sides by one standard deviation of the public data. That
-        of a simulator's policy is widened by its own width as well: the public episodes often know
-        a small part of its states, and a wrong action there does no harm.
+        The declared or public range. That of a simulator's policy is widened on both sides by its
+        own width and a standard deviation: the public episodes often know a small part of its
+        states, and a wrong action there does no harm.
         """
         if self.observation_range is None:
             return np.full(self.observation_size, -np.inf), np.full(self.observation_size, np.inf)
         low, high = (side.astype(np.float64) for side in self.observation_range)
-        margin = self.observation_scale + (high - low if self.simulated else 0.0)
+        margin = self.observation_scale + (high - low) if self.simulated else 0.0
         return low - margin, high + margin
 
     def reasons(self, observations: Any) -> list[str]:
@@ -168,12 +168,13 @@ class Policy:
         values, _ = self._matrix(observations)
         low, high = self.answerable_range
         with np.errstate(over="ignore"):
-            unknown = ~np.isfinite(values.astype(np.float32))
+            rounded = values.astype(np.float32)  # as the ends of the range are
+        unknown = ~np.isfinite(rounded)
         several = np.zeros_like(unknown)
         for own in self.categories:
             given = values[:, own]
             several[:, own.start] = ~np.isin(given, (0, 1)).all(axis=1) | (given.sum(axis=1) != 1)
-        outside = (values < low) | (values > high)
+        outside = (rounded < low) | (rounded > high)
         found = [""] * len(values)
         for what, wrong in ((_SEVERAL, several), (_UNKNOWN, unknown), (_OUTSIDE, outside)):
             for row in np.flatnonzero(wrong.any(axis=1)):
