@@ -26,7 +26,6 @@ from primorl.base.files import (
     SUMMARY,
     file_sha256,
     read_json,
-    replaced_file,
     stage_log,
 )
 from primorl.base.reporting import StageLog
@@ -65,8 +64,7 @@ def body(params: Params, log: StageLog) -> None:
     evaluation = evaluate_policies(found, params, folders)
     logs = {stage: read_json(stage_log(stage)) for stage in _STAGES.split()}
     seconds = {stage: own["seconds"] for stage, own in logs.items()}
-    with replaced_file(CURVES) as fresh:
-        write_curve(fresh, evaluation)
+    write_curve(CURVES, evaluation)
     seconds["evaluate"] = round(time.perf_counter() - started, 3)
     summary = Summary.of(
         evaluation,

@@ -27,7 +27,7 @@ from primorl.evaluate.summary import Summary
 from primorl.policy.loaded import refuse_against_advice
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.ledger.history import Charge, list_budget_changes
-from primorl.privacy.statement import Statement, our_accountant
+from primorl.privacy.statement import our_accountant
 from primorl.release import bundle, contents
 from primorl.release.card import DECLARED_TEXTS, render
 from primorl.run import VerifiedRun
@@ -43,7 +43,7 @@ def release(
     *,
     sign: Path | None = None,
     against_advice: bool = False,
-) -> Statement:
+) -> None:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
 
     Args:
@@ -51,9 +51,6 @@ def release(
         params: names the place of the ledger.
         sign: file of the private key to sign the bundle with; None: it is not signed.
         against_advice: release the policy although it is not recommended.
-
-    Returns:
-        The statement of the policy.
 
     Raises:
         PipelineError: if a file is missing or contradicts another, the statement is void, or
@@ -77,9 +74,10 @@ def release(
         for name, record in records.items():
             write_record(fresh / name, record)
         try:
-            (fresh / contents.CARD).write_text(render(fresh), encoding="utf-8")
+            card = render(contents.Bundle.read(fresh))
+            (fresh / contents.CARD).write_text(card, encoding="utf-8")
             write_record(fresh / contents.MANIFEST, contents.make_manifest(fresh))
-            released = bundle.verify(fresh)
+            bundle.verify(fresh)
         except PipelineError as wrong:  # name the file to mend, not its copy
             message = str(wrong).replace(str(fresh / contents.DECLARED), _entry(run.evaluated))
             raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
@@ -88,7 +86,6 @@ def release(
         for path in (*fresh.rglob("*"), fresh):
             path.chmod(0o755 if path.is_dir() else 0o644)
             os.utime(path, (_NO_TIME, _NO_TIME))
-    return released
 
 
 def _entry(summary: Summary) -> str:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -101,11 +100,6 @@ class Verdict:
 
     vetoes: tuple[Veto, ...] = ()
     """Signs and warnings that bar a trial."""
-
-    @classmethod
-    def of(cls, content: Mapping[str, Any] | None) -> Self:
-        """Rebuild it from a summary's plain content; None: nothing speaks against the model."""
-        return cls(vetoes=tuple(Veto(**veto) for veto in (content or {}).get("vetoes", ())))
 
     @property
     def believed(self) -> bool:
