@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from pipeline.runner import run_stage
@@ -80,9 +79,7 @@ def body(params: Params, log: StageLog) -> None:
         answers=found.answers,
         curve_sha256=file_sha256(CURVES),
         private_evaluation_sha256=file_sha256(PRIVATE_EVALUATION) if environment is None else None,
-        public_returns=(
-            np.array([]) if found.recorded is None else found.recorded.reward.sum(1).numpy()
-        ),
+        public_returns=found.public_returns,
         recommendation=recommend(found.answers) if environment is None else None,
     )
     summary.write(SUMMARY)

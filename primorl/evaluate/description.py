@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from primorl.base.reporting import in_lines
-from primorl.evaluate.private.results import MEAN_RETURN, Answer, Verdict
+from primorl.evaluate.private.results import MEAN_RETURN, Answer, Verdict, find_answer
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.summary import PolicyResult, Summary
 from primorl.evaluate.wording import (
@@ -85,12 +85,6 @@ def describe_trial(
     )
 
 
-def todays_answer(answers: Iterable[Answer]) -> Answer | None:
-    """Return the people's own mean return; None: they were not asked."""
-    of_mean = "behaviour", MEAN_RETURN
-    return next((each for each in answers if (each.of, each.what) == of_mean), None)
-
-
 def find_today(result: PolicyResult, answers: Iterable[Answer], units: str) -> Shown | None:
     """Find the return of today's practice, by the private units or else the public ones; None:
     there is none.
@@ -100,7 +94,7 @@ def find_today(result: PolicyResult, answers: Iterable[Answer], units: str) -> S
         answers: of the private units.
         units: what they are, in the plural.
     """
-    today = todays_answer(answers)
+    today = find_answer(answers, "behaviour", MEAN_RETURN)
     if today is not None:
         source = f"counted over the {units}, with noise for their privacy"
         note = f"It covers {today.covers}. {today.bias}"
@@ -138,7 +132,8 @@ def text(summary: Summary) -> str:
 
 def _describe_answers(summary: Summary) -> list[tuple[str, str]]:
     """Describe today's return, and what speaks against the model; empty where nothing was asked."""
-    today, rows = todays_answer(summary.private_evaluation or ()), []
+    answers = summary.private_evaluation or ()
+    today, rows = find_answer(answers, "behaviour", MEAN_RETURN), []
     if today is not None:
         rows.append(("today", f"{value(today.value, today.ci95)} by {source(today)}"))
     if against := describe_signs(summary.model_verdict or Verdict()):

@@ -454,11 +454,10 @@ class OnlineSummary(FileRecord):
         return guarantee(self.epsilon, self.delta, str(self.unit))
 
 
-def write_online_results(
-    summary: OnlineSummary, users: Sequence[int], returns: Sequence[Estimate]
-) -> None:
+def write_online_results(summary: OnlineSummary, curve: Mapping[int, Estimate]) -> None:
     """Write the results of online learning: the return after so many users, and the summary."""
-    ends = ([f"{end:.6g}" for end in (each.mean, each.low, each.high)] for each in returns)
-    rows = [[count, *own] for count, own in zip(users, ends, strict=True)]
+    rows: list[list[Any]] = []
+    for users, each in curve.items():
+        rows.append([users, *(f"{end:.6g}" for end in (each.mean, each.low, each.high))])
     _write_table(ONLINE_CURVE, ["users", *_MEASURED], rows)
     summary.write(ONLINE_METRICS)

@@ -139,6 +139,24 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
         account = ledger.account(read_version(run.manifest))
     budget = params.privacy.budget.epsilon
     _check_made(run, {charge.id: charge for charge in account.charges})
+    records = []
+    for entry in account.entries:
+        charge = entry.charge
+        alone = compose([event_from_json(charge.event)], charge.delta)
+        records.append(
+            contents.ChargeRecord(
+                id=charge.id,
+                stage=charge.stage,
+                event=charge.event,
+                delta=charge.delta,
+                state=charge.state,
+                unit=charge.unit,
+                epsilon=finite(alone.epsilon_pld),
+                day=charge.time[:10],
+                same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
+                same_unit=entry.same_unit,
+            )
+        )
     return contents.LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
         unit=statement.unit,
@@ -150,21 +168,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
         budget=budget,
         budget_changes=tuple(change for change, _ in list_budget_changes(account.charges, budget)),
         charges=len(account.entries),
-        records=tuple(
-            contents.ChargeRecord(
-                id=charge.id,
-                stage=charge.stage,
-                event=charge.event,
-                delta=charge.delta,
-                state=charge.state,
-                unit=charge.unit,
-                epsilon=finite(compose([event_from_json(charge.event)], charge.delta).epsilon_pld),
-                day=charge.time[:10],
-                same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
-                same_unit=same_unit,
-            )
-            for charge, same_unit in ((one.charge, one.same_unit) for one in account.entries)
-        ),
+        records=tuple(records),
     )
 
 

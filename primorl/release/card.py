@@ -23,8 +23,15 @@ from primorl.base.files import file_sha256
 from primorl.base.records import to_json
 from primorl.base.reporting import in_lines
 from primorl.evaluate import wording
-from primorl.evaluate.description import Shown, describe_trial, find_today, gain, todays_answer
-from primorl.evaluate.private.results import AS_DRAWN, MEAN_RETURN, Answer, Conduct, Verdict
+from primorl.evaluate.description import Shown, describe_trial, find_today, gain
+from primorl.evaluate.private.results import (
+    AS_DRAWN,
+    MEAN_RETURN,
+    Answer,
+    Conduct,
+    Verdict,
+    find_answer,
+)
 from primorl.evaluate.summary import PolicyResult
 from primorl.model.architecture import ModelConfig
 from primorl.policy.config import PolicyConfig
@@ -238,14 +245,14 @@ def write_practice(
         today: return of today's practice.
         believed: whether values in the model may be shown.
     """
-    counted = todays_answer(answers)
-    modelled = next((each.value for each in answers if each.what == AS_DRAWN), None)
+    counted = find_answer(answers, "behaviour", MEAN_RETURN)
+    modelled = find_answer(answers, "clone", AS_DRAWN)
     return _section(
         "compared",
         summary=result,
         today=None if today is None else today.ends,
         policy=result.return_ci95,
-        modelled=modelled if counted and believed else None,
+        modelled=modelled.value if modelled and counted and believed else None,
         counted=counted,
     )
 

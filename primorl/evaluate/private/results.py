@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -73,6 +74,11 @@ class Answer:
     def finite(self) -> bool:
         """Whether its numbers are finite, as those of a file must be."""
         return all(map(math.isfinite, (self.value, *(self.ci95 or ()), *(self.members or ()))))
+
+
+def find_answer(answers: Iterable[Answer], of: str, what: str) -> Answer | None:
+    """Return the first answer of its kind; None: there is none."""
+    return next((each for each in answers if (each.of, each.what) == (of, what)), None)
 
 
 @record
@@ -245,9 +251,8 @@ class PrivateEvaluation(records.FileRecord):
         return tuple(answer for answer in self.estimates if answer.what in (MEAN_RETURN, AS_DRAWN))
 
     def answer(self, of: str, what: str) -> Answer | None:
-        """Return the first answer of its kind; None: there is none."""
-        found = (answer for answer in self.estimates if (answer.of, answer.what) == (of, what))
-        return next(found, None)
+        """Return the answer of its kind; None: there is none."""
+        return find_answer(self.estimates, of, what)
 
     def made(self) -> dict[str, str]:
         """Hash (SHA-256) the answers, the free ones too, with their statement and subject, as the
