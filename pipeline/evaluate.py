@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from pipeline.runner import run_stage
@@ -26,7 +25,6 @@ from primorl.base.files import (
     SUMMARY,
     file_sha256,
     read_json,
-    replaced_file,
     stage_log,
 )
 from primorl.base.reporting import StageLog
@@ -65,8 +63,7 @@ def body(params: Params, log: StageLog) -> None:
     evaluation = evaluate_policies(found, params, folders)
     logs = {stage: read_json(stage_log(stage)) for stage in _STAGES.split()}
     seconds = {stage: own["seconds"] for stage, own in logs.items()}
-    with replaced_file(CURVES) as fresh:
-        write_curve(fresh, evaluation)
+    write_curve(CURVES, evaluation)
     seconds["evaluate"] = round(time.perf_counter() - started, 3)
     summary = Summary.of(
         evaluation,
@@ -82,9 +79,7 @@ def body(params: Params, log: StageLog) -> None:
         answers=found.answers,
         curve_sha256=file_sha256(CURVES),
         private_evaluation_sha256=file_sha256(PRIVATE_EVALUATION) if environment is None else None,
-        public_returns=(
-            np.array([]) if found.recorded is None else found.recorded.reward.sum(1).numpy()
-        ),
+        public_returns=found.public_returns,
         recommendation=recommend(found.answers) if environment is None else None,
     )
     summary.write(SUMMARY)

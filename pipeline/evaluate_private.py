@@ -11,7 +11,7 @@ from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.policy.config import PolicyConfig
-from primorl.work.jobs import RELEASES, RunPlan
+from primorl.work.jobs import RunPlan
 
 
 def idle(_: Params) -> bool:
@@ -43,15 +43,12 @@ def body(params: Params, log: StageLog) -> None:
         assert job is not None, "else the stage is idle"
         policy, config = DeterministicPolicy.load(POLICY), PolicyConfig.read(POLICY)
         problem = asking.evaluation_problem(job, data, policy, params.seed, config.ends)
-        files = asking.hash_files()
-        free, conduct = asking.compare_in_model(problem, params.chosen, config)
+        compared = asking.compare_in_model(problem, data, params.chosen, config)
 
-        mechanism = asking.QUESTION.build_mechanism(problem, job.noise_multiplier, RELEASES)
+        mechanism = job.build_mechanism(data.manifest)
         with desk.pay(desk.request(job), asking.begin(problem)) as paid:
             released = asking.ask_for(paid, problem, mechanism)
-            record = asking.evaluation_record(
-                paid, problem, mechanism, released, free, conduct, files
-            )
+            record = asking.add_answers(compared, paid, problem, mechanism, released)
             record.write(PRIVATE_EVALUATION)
             paid.commit(record.made())
     for answer in record.values():

@@ -28,7 +28,7 @@ def idle(params: Params) -> bool:
         return False
     with replaced_directory(ONLINE) as fresh:
         write_json(fresh / "config.json", {"policy": str(POLICY)})
-    write_online_results(OnlineSummary(met=False), [], [])
+    write_online_results(OnlineSummary(met=False), {})
     return True
 
 
@@ -52,16 +52,16 @@ def body(params: Params, log: StageLog) -> None:
         with desk.pay(request, start) as paid:
             state = online.learn_for(paid, learning, device)
             policies = [learning.network.export(parameters) for parameters in state.kept]
-            returns = online.evaluate_online(learning, state, policies)
+            curve, before, after = online.evaluate_online(learning, state, policies)
             of_users = online.users_statement(learning)
             of_users = of_users.with_payment(paid.charge.id, paid.spent)
             statement = after_offline(learning.offline, of_users)
             with paid.finish(ONLINE, statement) as folder:
                 online.write_policies(folder, learning, policies)
     seconds = time.perf_counter() - started
-    summary = online.summarise_online(learning, statement, returns, seconds)
-    write_online_results(summary, returns.users, returns.curve)
-    content = online.list_content(summary, returns)
+    summary = online.summarise_online(learning, statement, before, after, seconds)
+    write_online_results(summary, curve)
+    content = online.list_content(summary, curve)
     files = (ONLINE_METRICS, ONLINE_CURVE, ONLINE / "privacy.json")
     log_run(params, content, files, online.STAGE)
 

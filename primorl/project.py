@@ -25,8 +25,8 @@ from primorl.config.params import Params, load, parse
 from primorl.config.reading import read_yaml
 from primorl.data.storage.rows import data_changed, describe_change
 from primorl.data.storage.schema import Manifest
+from primorl.evaluate.description import text
 from primorl.evaluate.summary import Summary
-from primorl.evaluate.wording import text
 from primorl.policy.loaded import Policy, load_policy
 from primorl.privacy.ledger.history import list_budget_changes
 from primorl.privacy.statement import Statement
@@ -81,11 +81,10 @@ class Project:
         """
         given = _collect(dataset, epsilon, settings)
         with chdir(self.folder):
-            planned = {"plan"} if given else set()
-            found = preview(parse(_changed(given)), Status().changed_stages() | planned)
+            found = _preview(given)
             if found is None and not given:
                 show_dvc("repro", "--quiet", "plan")
-                found = preview(load(), Status().changed_stages())
+                found = _preview(given)
             if found is None:
                 raise PipelineError(UNKNOWN)
             return found
@@ -113,7 +112,7 @@ class Project:
             check_version(primorl.__version__)
             before = Path(files.PARAMS).read_bytes()
             if given:
-                bill = preview(parse(_changed(given)), Status().changed_stages() | {"plan"})
+                bill = _preview(given)
                 if bill is not None:
                     bill.refuse_unpayable()
                 _set(given)
@@ -170,7 +169,7 @@ class Run:
         return cls(project, found.evaluated, found.policy, curve, policy)
 
     def __repr__(self) -> str:
-        return text(self.summary.to_json())
+        return text(self.summary)
 
     @property
     def policy(self) -> Policy:
@@ -225,6 +224,12 @@ def _plain(value: Any) -> Any:
         return os.fspath(value)
     allowed = "numbers, texts, and lists and mappings of them"
     raise PipelineError(f"settings: found {type(value).__name__}; allowed are {allowed}")
+
+
+def _preview(given: Mapping[str, Any]) -> Bill | None:
+    """Tell what a run with these settings would charge; None: that is not known yet."""
+    planned = {"plan"} if given else set()
+    return preview(parse(_changed(given)), Status().changed_stages() | planned)
 
 
 def _changed(given: Mapping[str, Any]) -> Any:

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from primorl.base import PipelineError
 from primorl.base.files import (
     BEHAVIOUR,
@@ -120,9 +123,12 @@ class VerifiedRun:
         return {MODEL: self.model, **clone, POLICY: self.policy}
 
     @property
-    def recorded(self) -> PublicTrajectories | None:
-        """The public trajectories; None: there are none."""
-        return PublicTrajectories.of(self.public) if self.public.units > 0 else None
+    def public_returns(self) -> npt.NDArray[np.float64]:
+        """Returns of the public trajectories; empty: there are none."""
+        if self.public.units == 0:
+            return np.zeros(0)
+        returns: npt.NDArray[np.float64] = PublicTrajectories.of(self.public).reward.sum(1).numpy()
+        return returns
 
     def _check_other_runs(self) -> None:
         """Refuse a summary or answers about other files than those that are here."""

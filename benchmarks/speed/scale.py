@@ -49,8 +49,7 @@ from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.features import Columns, Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
-from primorl.work.jobs import RELEASES
-from tests.evaluate.private.conftest import question
+from tests.evaluate.private.conftest import mechanism_of, question
 from tests.units import local_training, training_setup
 
 COMMAND = "python -m benchmarks.speed.scale"
@@ -315,7 +314,7 @@ def evaluation(folder: Path, size: Size) -> Callable[[], object]:
     problem = question(store.units, size.columns, 1, **known)
     begin = Asked(torch.empty(0, dtype=torch.float64))
     asked = Behaviour(levels=6)
-    mechanism = asked.build_mechanism(problem, 1.0, RELEASES)
+    mechanism = mechanism_of(store.units, 1.0)
     return lambda: ask(asked, problem, mechanism, store, begin)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from primorl.base import PipelineError, say
-from primorl.base.files import MODELS
+from primorl.base.files import MODELS, POLICY
 from primorl.commands.terminal import flag, given_path, option, path_option
 
 _Policy = Annotated[
@@ -38,11 +38,14 @@ def predict(
     gets no action: its column `abstained` is true. A clone of today's practice chooses none
     of several discrete actions: their probabilities are written.
     """
-    from primorl.policy.loaded import choose, read_policy
+    from primorl.policy.loaded import load_policy
     from primorl.use import predict
 
-    folder = choose(policy, against_advice=against_advice)
-    loaded = read_policy(folder)
+    if against_advice and policy is None:
+        found = "found without --policy, allowed with the policy's folder: name it"
+        raise PipelineError(f"--against-advice: {found}")
+    folder = policy or POLICY
+    loaded = load_policy(folder, against_advice=against_advice)
     if folder.resolve().parent == MODELS.resolve():
         from primorl.base.dvc import Status
         from primorl.commands.runs import warn_of_newer_data
@@ -85,6 +88,7 @@ def release(
     from primorl.config import params
     from primorl.release import build
     from primorl.release.card import describe_guarantee
+    from primorl.release.contents import Bundle
 
     if check and (against_advice or sign is not None):
         raise PipelineError("--against-advice, --sign: found with --check")
@@ -95,7 +99,7 @@ def release(
         return
     build.release(directory, params.load(), sign=sign, against_advice=against_advice)
     done = "made and checked" if sign is None else "made, checked and signed"
-    print(f"{directory}: {done}; {describe_guarantee(directory)}")
+    print(f"{directory}: {done}; {describe_guarantee(Bundle.read(directory))}")
 
 
 def _check(directory: Path, key: Path | None) -> None:
@@ -104,8 +108,8 @@ def _check(directory: Path, key: Path | None) -> None:
     from primorl.release.card import describe_guarantee
     from primorl.release.contents import SIGNATURE
 
-    bundle.verify(directory, key=key)
-    print(f"{directory}: sound; {describe_guarantee(directory)}")
+    found = bundle.verify(directory, key=key)
+    print(f"{directory}: sound; {describe_guarantee(found)}")
     unknown = ["the returns that the card quotes", "texts of people"]
     if key is not None:
         print(f"signed by the owner of {key}")

@@ -230,8 +230,8 @@ def summary(as_json: AsJson = False) -> None:
     """
     from primorl.base.dvc import Status
     from primorl.config.params import load
+    from primorl.evaluate.description import text
     from primorl.evaluate.summary import OnlineSummary, Summary
-    from primorl.evaluate.wording import text
     from primorl.tracking import viewer
 
     status = Status()
@@ -239,11 +239,10 @@ def summary(as_json: AsJson = False) -> None:
     if (stale := found.other_files(MODEL, POLICY)) is not None:
         say(f"warning: {SUMMARY}: {stale}")
     warn_of_newer_data(status)
-    content = found.to_json()
     if as_json:
-        print(json.dumps(content, indent=2, allow_nan=False))
+        print(json.dumps(found.to_json(), indent=2, allow_nan=False))
         return
-    print(text(content))
+    print(text(found))
     online = OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else None
     if online is not None and online.met:
         low, high = online.return_ci95 or (0.0, 0.0)

@@ -3,7 +3,7 @@ their curves and log.
 """
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -30,9 +30,8 @@ from primorl.base.records import (
 from primorl.base.reporting import RunContent, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
-from primorl.evaluate.wording import guarantee, name_people
+from primorl.evaluate.wording import guarantee, singular
 from primorl.model.architecture import Variant
-from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import SpentOnDataset, Statement
 
 if TYPE_CHECKING:
@@ -329,14 +328,19 @@ def write_curve(path: Path, evaluation: Evaluation) -> None:
 
     Unmeasured numbers stay empty; a value in the model has columns of its own.
     """
-    curve, header = evaluation.overall, ["epoch", *_MEASURED, "normalized_score"]
+    curve, names = evaluation.overall, [*_MEASURED, "normalized_score"]
     if not curve[0].measured:
-        header += _MODELLED
-    with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.DictWriter(file, header, lineterminator="\n")
-        rows.writeheader()
-        for epoch, point in enumerate(curve, start=1):
-            rows.writerow({"epoch": epoch, **evaluation.figures(point)})
+        names += _MODELLED
+    rows = []
+    for epoch, point in enumerate(curve, start=1):
+        figures = evaluation.figures(point)
+        rows.append([epoch, *(figures.get(name, "") for name in names)])
+    _write_table(path, ["epoch", *names], rows)
+
+
+def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with replaced_file(path) as fresh, fresh.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
 
 
 def content_of(summary: Summary, evaluation: Evaluation, fingerprint: str) -> RunContent:
@@ -351,8 +355,9 @@ def content_of(summary: Summary, evaluation: Evaluation, fingerprint: str) -> Ru
         fingerprint: keyed, of the dataset.
     """
     overall, plain = evaluation.overall, summary.to_json()
-    promise = f"of the policy: {guarantee(name_people(plain, {}))}"
-    tags = {"dataset_fingerprint": fingerprint, "mlflow.note.content": promise}
+    promise = guarantee(summary.epsilon, summary.delta, singular(summary.unit), summary.void)
+    tags = {"dataset_fingerprint": fingerprint}
+    tags["mlflow.note.content"] = f"of the policy: {promise}"
     if summary.void:
         tags["void"] = "; ".join(summary.void)
     if summary.recommendation is not None:
@@ -446,19 +451,13 @@ class OnlineSummary(FileRecord):
         """State the promise to one user, in one line."""
         if self.epsilon is None:
             return f"nothing is promised: {'; '.join(self.void)}"
-        return f"ε = {at_most(self.epsilon)}, δ = {at_most(self.delta or 0.0)} per {self.unit}"
+        return guarantee(self.epsilon, self.delta, str(self.unit))
 
 
-def write_online_results(
-    summary: OnlineSummary, users: Sequence[int], returns: Sequence[Estimate]
-) -> None:
+def write_online_results(summary: OnlineSummary, curve: Mapping[int, Estimate]) -> None:
     """Write the results of online learning: the return after so many users, and the summary."""
-    with (
-        replaced_file(ONLINE_CURVE) as fresh,
-        fresh.open("w", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["users", *_MEASURED])
-        for count, each in zip(users, returns, strict=True):
-            writer.writerow([count, *(f"{end:.6g}" for end in (each.mean, each.low, each.high))])
+    rows: list[list[Any]] = []
+    for users, each in curve.items():
+        rows.append([users, *(f"{end:.6g}" for end in (each.mean, each.low, each.high))])
+    _write_table(ONLINE_CURVE, ["users", *_MEASURED], rows)
     summary.write(ONLINE_METRICS)

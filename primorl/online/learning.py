@@ -375,8 +375,7 @@ def learn(
         mechanism: of the run (`online_mechanism`).
         users: that can be met.
         cohorts: numbers of the users of every cohort.
-        state: where the run stands; at first ``OnlineState.begin({PARAMETERS: parameters},
-            len(cohorts))``.
+        state: where the run stands; at first that of `OnlineState.begin`.
         save_checkpoint: must have stored the state durably when it returns.
         on_update: called after every update with the released state.
 

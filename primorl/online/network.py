@@ -47,12 +47,13 @@ class PolicyNetwork(DeterministicPolicy):
 
     @property
     def parameters(self) -> int:
-        """D."""
-        return sum(self._counts) + self._scales
+        """Number of parameters, d."""
+        return sum(layer.numel() for layer in self._begin) + self._scales
 
     @property
-    def _counts(self) -> list[int]:
-        return [layer.numel() for layer in self.layers[-2 * self.learned :]]
+    def _begin(self) -> Layers:
+        """Layers that are learned, as they are to begin with."""
+        return self.layers[-2 * self.learned :]
 
     @property
     def _scales(self) -> int:
@@ -64,7 +65,7 @@ class PolicyNetwork(DeterministicPolicy):
         Args:
             standard_deviation: of u in a box.
         """
-        own = (layer.flatten().float().cpu() for layer in self.layers[-2 * self.learned :])
+        own = (layer.flatten().float().cpu() for layer in self._begin)
         return torch.cat([*own, torch.full((self._scales,), math.log(standard_deviation))])
 
     def export(self, parameters: Tensor) -> DeterministicPolicy:
@@ -143,8 +144,9 @@ class PolicyNetwork(DeterministicPolicy):
 
     def _layers(self, parameters: Tensor) -> Layers:
         """Weights ``[P, out, in]`` and biases ``[P, 1, out]`` as views of ``[P, d]``."""
-        parts = torch.split(parameters, [*self._counts, self._scales], dim=1)
-        layers = zip(parts, self.layers[-2 * self.learned :], strict=False)
+        counts = [layer.numel() for layer in self._begin]
+        parts = torch.split(parameters, [*counts, self._scales], dim=1)
+        layers = zip(parts, self._begin, strict=False)
         return tuple(part.view(-1, *layer.shape[1:]) for part, layer in layers)
 
     def _log_scales(self, parameters: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """A cloned behaviour: a stochastic policy, the released policy that is made of it, its files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,15 @@ class BehaviourPolicy:
 
     @classmethod
     def of(
-        cls, network: CloneNetwork, weights: Weights, normaliser: Normaliser, bounds: Bounds
+        cls,
+        network: CloneNetwork,
+        weights: Weights,
+        normaliser: Normaliser,
+        bounds: Bounds,
+        rare: tuple[int, ...] = (),
     ) -> "BehaviourPolicy":
-        """Build the policy of trained weights, on the CPU; weights of policies are ``[1, out,
-        in]``.
+        """Build the policy of trained weights, which never takes ``rare`` actions, on the CPU;
+        weights of policies are ``[1, out, in]``.
         """
         layers = [
             part.detach().cpu().contiguous()
@@ -59,7 +64,7 @@ class BehaviourPolicy:
         scales = (maps.input_mean, maps.input_scale, bounds.action_low, bounds.action_high)
         policy = DeterministicPolicy((*layers[:-2], *last), *scales, network.discrete_actions)
         if network.discrete_actions:
-            return cls(policy, None, None)
+            return cls(policy.without(rare), None, None, rare)
         spread = (layers[-2][:, size:], layers[-1][..., size:])
         return cls(policy, spread, (network.log_variance_low, network.log_variance_high))
 
@@ -188,27 +193,13 @@ def released(
     return SampledClone(behaviour, generators) if behaviour.discrete_actions else behaviour.policy
 
 
-def save(
-    folder: Path,
-    behaviour: BehaviourPolicy,
-    *,
-    rounds: int,
-    engine_version: int,
-    persistence: tuple[float, float] | None = None,
-    products: tuple[float, float] | None = None,
-    warnings: tuple[str, ...] = (),
-    **facts: Any,
-) -> None:
+def save(folder: Path, behaviour: BehaviourPolicy, config: BehaviourConfig, **facts: Any) -> None:
     """Write the files of a policy, and ``behaviour.json`` and ``spread.safetensors``.
 
     Args:
         folder: an existing folder.
         behaviour: the clone.
-        rounds: in the weights.
-        engine_version: of the engine that trained it.
-        persistence: see `BehaviourConfig`.
-        products: see there, too.
-        warnings: that bar a trial.
+        config: facts of its training; what the clone itself tells is filled in.
         facts: variant, environment, names and the other arguments of `exported.save`.
     """
     exported.save(
@@ -224,13 +215,5 @@ def save(
             {name: part.detach().float().cpu().contiguous() for name, part in parts},
             folder / SPREAD,
         )
-    BehaviourConfig(
-        made=True,
-        log_variance=behaviour.log_variance,
-        rounds=rounds,
-        engine_version=engine_version,
-        rare_actions=behaviour.rare,
-        persistence=persistence,
-        products=products,
-        warnings=warnings,
-    ).write(folder)
+    own = replace(config, log_variance=behaviour.log_variance, rare_actions=behaviour.rare)
+    own.write(folder)

@@ -21,7 +21,6 @@ from primorl.base import PipelineError
 from primorl.base.files import (
     BEHAVIOUR,
     PIPELINE,
-    POLICY,
     PRIVATE_EVALUATION,
     SUMMARY,
     file_sha256,
@@ -439,22 +438,3 @@ def _find_advice(folder: Path, config: PolicyConfig) -> tuple[Path, dict[str, An
     if config.policy == str(BEHAVIOUR):
         said["policy_sha256"] = read_json(answers).get("clone_sha256")
     return file, said
-
-
-def choose(folder: Path | None, *, against_advice: bool) -> Path:
-    """Return the folder to use: ``folder`` if it may be used, or, without a name, the one that is
-    recommended.
-
-    Raises:
-        PipelineError: the policy was advised against, or none is recommended; or ``against_advice``
-            without a name.
-    """
-    if against_advice:
-        if folder is None:
-            raise PipelineError(
-                f"{AGAINST}: found without --policy, allowed with the policy's folder: name it"
-            )
-        return folder
-    folder = folder or POLICY
-    refuse_against_advice(folder)
-    return folder

@@ -4,7 +4,7 @@ promises no more than the accountant finds in its events.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +19,12 @@ from primorl.privacy.accounting.epsilon import (
     event_to_json,
     flat,
 )
-from primorl.privacy.accounting.figures import deltas, figures, stated
+from primorl.privacy.accounting.figures import deltas, figures, stated, true_positive_rate
+from primorl.privacy.accounting.privacy_filter import DELTAS, Cost, cost, total
 from primorl.privacy.statement import (
     NO_ROUNDS,
     Accountant,
+    AttackPoint,
     MechanismStatement,
     ProfilePoint,
     Statement,
@@ -58,7 +60,7 @@ FILTER_ROUNDING = 2e-5  # of a total by the privacy filter, whose bisection stop
 _LEAST = 1e-13  # of a δ, a difference of sums near 1, however small it is; seen: 7e-16
 TOLERANCE = 1e-3  # the same for an accountant of another version, whose grid may be finer
 
-Part = TypeVar("Part")
+Part = TypeVar("Part", bound=Statement | MechanismStatement)
 
 
 def mechanism(what: str, statement: Statement) -> MechanismStatement:
@@ -190,19 +192,93 @@ def _one_after_another(
     )
 
 
-def count_once(mechanisms: Iterable[Part], get: Callable[[Part, str], Any] = getattr) -> list[Part]:
+def count_once(mechanisms: Iterable[Part]) -> list[Part]:
     """List the mechanisms of several statements, each once: what has charge and event in common is
-    one.
-
-    Args:
-        mechanisms: to be listed; those that name no charge all count.
-        get: reads a key of a mechanism.
+    one. Those that name no charge all count.
     """
     found: dict[tuple[object, str], Part] = {}
     for each in mechanisms:
-        charge = get(each, "charge") or object()
-        found.setdefault((charge, json.dumps(get(each, "event"), sort_keys=True)), each)
+        found.setdefault((each.charge or object(), json.dumps(each.event, sort_keys=True)), each)
     return list(found.values())
+
+
+def combine(statements: Sequence[Statement], delta: float) -> Statement:
+    """Compute the guarantee against anyone who has several results, such as a whole bundle: the
+    first statement, with the figures of all.
+
+    ε is the privacy filter's, so it holds however later results were chosen after looking at
+    earlier ones. The attacks are bounded by the filter's ε at several δ, which is a little more
+    than the profile of fixed mechanisms would say.
+
+    Args:
+        statements: the model's, then those of clone and answers.
+        delta: δ of the account.
+    """
+    first, *others = statements
+    if not others:
+        return first
+    combined = replace(first, void=_unite(each.void for each in statements))
+    if not all(each.private for each in statements):
+        return _drop_bounds(combined)
+    costs = [cost(event_from_json(each.event)) for each in _list_mechanisms(statements)]
+    return _with_figures(combined, total(costs), delta)
+
+
+def add_account(
+    combined: Statement, own: Sequence[Statement], charged: Mapping[str, Cost], delta: float
+) -> Statement:
+    """Compute the guarantee against anyone with the results of all charges on the same units,
+    beside those in `combine`.
+
+    Args:
+        combined: the result of `combine`.
+        own: the statements that it counted. One that the ledger does not have is counted as well.
+        charged: the cost of every charge of the account, by its id.
+        delta: δ of all.
+    """
+    if not combined.private:
+        return combined
+    stated = [(each.charge, cost(event_from_json(each.event))) for each in _list_mechanisms(own)]
+    spent = total([*charged.values(), *(each for charge, each in stated if charge not in charged)])
+    if not math.isfinite(spent.epsilon(delta)):
+        return _drop_bounds(combined)
+    # The figures of this run's statements are tighter. They hold alone where the ledger has nothing
+    # else and no more.
+    nothing_else = charged.keys() <= {charge for charge, _ in stated}
+    own_epsilon = total([each for _, each in stated]).epsilon(delta)
+    if nothing_else and spent.epsilon(delta) <= own_epsilon * (1 + 1e-9):
+        return combined
+    return _with_figures(combined, spent, delta)
+
+
+def _list_mechanisms(statements: Sequence[Statement]) -> list[Statement | MechanismStatement]:
+    return count_once(part for each in statements for part in each.mechanisms or (each,))
+
+
+def _with_figures(statement: Statement, spent: Cost, delta: float) -> Statement:
+    """Return a statement with the figures of the privacy filter, at several δ from ``delta`` on."""
+    pairs = [(spent.epsilon(d), d) for d in (delta, *(d for d in DELTAS if d > delta))]
+    profile = [(0.0, spent.total_variation()), *sorted(pair for pair in pairs if pair[0] > 0)]
+    rates = [attack.false_positive_rate for attack in statement.attacks]
+    return replace(
+        statement,
+        epsilon=spent.epsilon(delta),
+        delta=delta,
+        profile=tuple(ProfilePoint(epsilon=e, delta=d) for e, d in profile),
+        groups=(),
+        attacks=tuple(
+            AttackPoint(
+                false_positive_rate=rate, true_positive_rate=true_positive_rate(profile, rate)
+            )
+            for rate in rates
+        ),
+    )
+
+
+def _drop_bounds(statement: Statement) -> Statement:
+    """Return a statement of which nothing is guaranteed any more."""
+    nothing: Any = {"private": False, "epsilon": None, "delta": None}
+    return replace(statement, **nothing, profile=(), groups=(), attacks=())
 
 
 def joint_event(events: Sequence[dict[str, Any]]) -> DpEvent:

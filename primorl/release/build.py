@@ -28,7 +28,7 @@ from primorl.evaluate.summary import Summary
 from primorl.policy.loaded import refuse_against_advice
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.ledger.history import Charge, list_budget_changes
-from primorl.privacy.statement import Statement, our_accountant
+from primorl.privacy.statement import our_accountant
 from primorl.release import bundle, contents
 from primorl.release.card import DECLARED_TEXTS, render
 from primorl.run import VerifiedRun
@@ -44,7 +44,7 @@ def release(
     *,
     sign: Path | None = None,
     against_advice: bool = False,
-) -> Statement:
+) -> None:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
 
     Args:
@@ -52,9 +52,6 @@ def release(
         params: names the place of the ledger.
         sign: file of the private key to sign the bundle with; None: it is not signed.
         against_advice: release the policy although it is not recommended.
-
-    Returns:
-        The statement of the policy.
 
     Raises:
         PipelineError: if a file is missing or contradicts another, the statement is void, or
@@ -78,9 +75,10 @@ def release(
         for name, record in records.items():
             write_record(fresh / name, record)
         try:
-            (fresh / contents.CARD).write_text(render(fresh), encoding="utf-8")
+            card = render(contents.Bundle.read(fresh))
+            (fresh / contents.CARD).write_text(card, encoding="utf-8")
             write_record(fresh / contents.MANIFEST, contents.make_manifest(fresh))
-            released = bundle.verify(fresh)
+            bundle.verify(fresh)
         except PipelineError as wrong:  # name the file to mend, not its copy
             message = str(wrong).replace(str(fresh / contents.DECLARED), _entry(run.evaluated))
             raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
@@ -89,7 +87,6 @@ def release(
         for path in (*fresh.rglob("*"), fresh):
             path.chmod(0o755 if path.is_dir() else 0o644)
             os.utime(path, (_NO_TIME, _NO_TIME))
-    return released
 
 
 def _entry(summary: Summary) -> str:
@@ -146,6 +143,24 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
         account = ledger.account(read_version(run.manifest))
     budget = budget_of(params, run.manifest.private_units)
     _check_made(run, {charge.id: charge for charge in account.charges})
+    records = []
+    for entry in account.entries:
+        charge = entry.charge
+        alone = compose([event_from_json(charge.event)], charge.delta)
+        records.append(
+            contents.ChargeRecord(
+                id=charge.id,
+                stage=charge.stage,
+                event=charge.event,
+                delta=charge.delta,
+                state=charge.state,
+                unit=charge.unit,
+                epsilon=finite(alone.epsilon_pld),
+                day=charge.time[:10],
+                same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
+                same_unit=entry.same_unit,
+            )
+        )
     return contents.LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
         unit=statement.unit,
@@ -157,21 +172,7 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
         budget=None if budget is None else budget.epsilon,
         budget_changes=tuple(change for change, _ in list_budget_changes(account.charges, budget)),
         charges=len(account.entries),
-        records=tuple(
-            contents.ChargeRecord(
-                id=charge.id,
-                stage=charge.stage,
-                event=charge.event,
-                delta=charge.delta,
-                state=charge.state,
-                unit=charge.unit,
-                epsilon=finite(compose([event_from_json(charge.event)], charge.delta).epsilon_pld),
-                day=charge.time[:10],
-                same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
-                same_unit=same_unit,
-            )
-            for charge, same_unit in ((one.charge, one.same_unit) for one in account.entries)
-        ),
+        records=tuple(records),
     )
 
 

@@ -64,7 +64,7 @@ _PATH = re.compile(
 _DIGEST = re.compile(r"[0-9a-fA-F]{24,}")
 
 
-def verify(folder: Path, *, key: Path | None = None) -> Statement:
+def verify(folder: Path, *, key: Path | None = None) -> contents.Bundle:
     """Check a bundle, one's own or a stranger's; run nothing that is in it, and open no file
     outside of it.
 
@@ -73,16 +73,13 @@ def verify(folder: Path, *, key: Path | None = None) -> Statement:
         key: file of the public key that must have signed it; None: no signature is needed, and none
             is verified.
 
-    Returns:
-        The statement of the policy.
-
     Raises:
         PipelineError: one line that names the file, the fault and the remedy.
     """
-    names = contents.check_names_and_hashes(folder)
+    contents.check_names_and_hashes(folder)
     if key is not None:
         verify_signature(folder, key)
-    bundle = contents.Bundle.read(folder, names)
+    bundle = contents.Bundle.read(folder)
     for name, statement in {contents.POLICY[2]: bundle.of_policy, **bundle.charged}.items():
         if not statement.sound:
             reason = "; ".join(statement.void) or "nothing is guaranteed"
@@ -93,11 +90,11 @@ def verify(folder: Path, *, key: Path | None = None) -> Statement:
     _check_charged(bundle)
     _check_policy_statement(bundle)
     _check_texts(bundle)
-    if read_text(folder / contents.CARD, _NO_TEXT) != render(folder):
+    if read_text(folder / contents.CARD, _NO_TEXT) != render(bundle):
         raise PipelineError(
             f"{folder / contents.CARD}: not made of the figures of this bundle; do not believe it"
         )
-    return bundle.of_policy
+    return bundle
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:

@@ -6,7 +6,6 @@ mechanism's output, params.yaml, the environment, the public split, declared fac
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -169,11 +168,12 @@ class FileList:
 
 @dataclass(frozen=True)
 class Bundle:
-    """The JSON files of a bundle, as read; texts of people and the manifest are not among them."""
+    """The JSON files of a bundle, as read; the manifest is not among them."""
 
     folder: Path
     names: frozenset[str]
     """Of all files but manifest and signature."""
+    declared: Declared | None
     model: ModelConfig
     policy: PolicyConfig
     of_model: Statement
@@ -184,18 +184,17 @@ class Bundle:
     answers: PrivateEvaluation | None
 
     @classmethod
-    def read(cls, folder: Path, names: frozenset[str]) -> Self:
-        """Read a bundle of these files strictly, keys that are declared and no others; nothing in
-        it runs.
+    def read(cls, folder: Path) -> Self:
+        """Read a bundle's files strictly, keys that are declared and no others; nothing in it runs.
 
         Raises:
             PipelineError: see `read`.
         """
-        if DECLARED in names:
-            read(folder, DECLARED, Declared)
+        names = list_files(folder) - {MANIFEST, SIGNATURE}
         return cls(
             folder=folder,
             names=names,
+            declared=read(folder, DECLARED, Declared) if DECLARED in names else None,
             model=read(folder, MODEL[1], ModelConfig),
             policy=read(folder, POLICY[1], PolicyConfig),
             of_model=read(folder, MODEL[2], Statement),
@@ -238,14 +237,14 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
 
 def make_manifest(folder: Path) -> FileList:
     """Make the content of ``MANIFEST.json`` for the files that are in ``folder``."""
-    names = sorted(set(list_files(folder)) - {MANIFEST, SIGNATURE})
+    names = sorted(list_files(folder) - {MANIFEST, SIGNATURE})
     return FileList(
         kind="primorl release", files={name: file_sha256(folder / name) for name in names}
     )
 
 
-def check_names_and_hashes(folder: Path) -> frozenset[str]:
-    """Check the files of a bundle; return their names, without manifest and signature.
+def check_names_and_hashes(folder: Path) -> None:
+    """Check the files of a bundle.
 
     Raises:
         PipelineError: a file is missing, too many, not the one that the manifest lists,
@@ -253,7 +252,7 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
     """
     if not folder.is_dir() or folder.is_symlink():
         raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
-    found = set(list_files(folder))
+    found = list_files(folder)
     needed = NEEDED | {MANIFEST}
     allowed = needed | OPTIONAL | {SIGNATURE}
     if wrong := (found - allowed) | (needed - found):
@@ -276,17 +275,18 @@ def check_names_and_hashes(folder: Path) -> frozenset[str]:
                 f"{folder / name}: not the file that {MANIFEST} lists: damaged, as by a copy that "
                 "changes line ends, or exchanged"
             )
-    return frozenset(listed)
 
 
-def list_files(folder: Path) -> Iterator[str]:
-    """Yield the relative names of everything but the folders of a bundle; refuse links and special
+def list_files(folder: Path) -> frozenset[str]:
+    """List the relative names of everything but the folders of a bundle; refuse links and special
     files.
     """
+    names = set[str]()
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             found = f"{printable(name)} is a link or a special file"
             raise PipelineError(f"{folder}: {found}; a bundle holds plain files")
         if path.is_file() or name not in ("dynamics", "policy", "behaviour"):
-            yield name
+            names.add(name)
+    return frozenset(names)

@@ -7,7 +7,7 @@ alone: it is no part of a stage's inputs.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
 
@@ -16,12 +16,15 @@ from primorl.base import PipelineError
 from primorl.base.files import MODEL, PARAMS, SUMMARY
 from primorl.config.params import Params
 from primorl.evaluate import wording
-from primorl.evaluate.private.results import Verdict
+from primorl.evaluate.private.results import Conduct, Verdict
+from primorl.evaluate.summary import Summary
 from primorl.model.architecture import ModelConfig
+from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.composition import add_account, combine
 from primorl.privacy.ledger.history import Budget
-from primorl.privacy.statement import Statement
+from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.release import card
 from primorl.run import VerifiedRun
 
@@ -51,36 +54,36 @@ class Spending:
 
 @dataclass(frozen=True)
 class Facts:
-    """The content of a report, as plain values; unknown ones are empty or None.
+    """The content of a report; unknown values are empty or None.
 
     Attributes:
-        summary: content of ``metrics/summary.json``.
+        summary: of the run.
         statement: of the policy.
         training: statement of the model, with its rounds.
-        released: keys of a statement about the results in `counted`.
+        released: the guarantee of the results in `counted`.
         counted: the results that the bounds on attacks count, in words: this run's, or all in the
             ledger.
-        spending: of the ledger, if it was asked for.
-        policy: content of ``config.json`` of the policy.
+        policy: sizes and names of the policy.
         model: likewise of the model.
+        spending: of the ledger, if it was asked for.
         declared: texts that people declared for the card, by key.
         day: of the report.
         newer_data: whether people joined, left or withdrew since the run.
         conduct: what the policy does beside today's practice.
     """
 
-    summary: Mapping[str, Any]
+    summary: Summary
     statement: Statement
     training: Statement
-    released: Mapping[str, Any]
+    released: Statement
     counted: str
+    policy: PolicyConfig
+    model: ModelConfig
     spending: Spending | None = None
-    policy: Mapping[str, Any] = field(default_factory=dict)
-    model: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, Any] = field(default_factory=dict)
     day: date = field(default_factory=date.today)
     newer_data: bool = False
-    conduct: Mapping[str, Any] | None = None
+    conduct: Conduct | None = None
 
 
 def read_facts(
@@ -105,29 +108,26 @@ def read_facts(
     if found.dataset != params.dataset:
         other = f"found {params.dataset!r}, and {SUMMARY} has the results of {found.dataset!r}"
         raise PipelineError(f"{PARAMS}: dataset: {other}; run `dvc repro`, or change it back")
-    cloned = None if clone is None else clone.to_json()
-    asked = answers.to_json() if answers.asked else None
-    released = card.combine(training.to_json(), cloned, asked, training.delta or 0.0)
-    parts = ["model", *(["clone"] if clone else []), "policy", *(["answers"] if asked else [])]
+    own = [training, *([] if clone is None else [clone]), *answers.statements.values()]
+    released = combine(own, training.delta or 0.0)
+    parts = ["model", *(["clone"] if clone else []), "policy", *["answers"] * answers.asked]
     counted = f"this run's {', '.join(parts[:-1])} and {parts[-1]}"
     if spending is not None:
-        own = [training, *([clone] if clone else []), *answers.statements.values()]
-        delta = min(spending.delta, released["delta"] or spending.delta)
-        stated = [each.to_json() for each in own]
-        released = card.add_account(released, stated, spending.costs, delta)
+        delta = min(spending.delta, released.delta or spending.delta)
+        released = add_account(released, own, spending.costs, delta)
         noun = wording.singular(training.unit, params.chosen.card.labels)
         counted = f"all results ever released about these {wording.plural(noun)}"
     return Facts(
-        summary=found.to_json(),
+        summary=found,
         statement=run.policy,
         training=training,
         released=released,
         counted=counted,
+        policy=run.config,
+        model=ModelConfig.read(MODEL),
         spending=spending,
-        policy=run.config.to_json(),
-        model=ModelConfig.read(MODEL).to_json(),
         declared=params.chosen.texts,
-        conduct=answers.to_json().get("conduct"),
+        conduct=answers.conduct,
     )
 
 
@@ -136,33 +136,33 @@ def write_page(facts: Facts) -> str:
 
     Styles are inside, there are no scripts, and a policy in its head forbids to fetch anything.
     """
-    statement, training, declared = facts.statement, facts.training, facts.declared
+    statement, declared, summary = facts.statement, facts.declared, facts.summary
     labels = declared.get("labels", {})
-    parts = (facts.summary, facts.released, training.to_json())
-    summary, released, stated = (wording.name_people(each, labels) for each in parts)
-    void = tuple(dict.fromkeys((*statement.void, *summary["void"], *released["void"])))
-    sound = statement.private and released["private"] and not void
+    unit = wording.singular(facts.training.unit, labels)
+    training, released = (replace(each, unit=unit) for each in (facts.training, facts.released))
+    void = tuple(dict.fromkeys((*statement.void, *summary.void, *released.void)))
+    sound = statement.private and released.private and not void
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
-    leading = released if released["private"] else summary
-    promise = {"epsilon": leading["epsilon"], "delta": leading["delta"], "void": void}
-    verdict = Verdict.of(summary.get("model_verdict"))
-    beside = card.compare_with_today(summary, verdict, facts.conduct, facts.model)
+    leading = released if released.private else summary
+    answers, verdict = summary.private_evaluation or (), summary.model_verdict or Verdict()
+    beside = card.compare_with_today(
+        summary, training, answers, verdict, facts.conduct, facts.model
+    )
     lengths = any(each.what == _LENGTHS for each in training.queries)
     template = card.environment("primorl.report", autoescape=True).get_template("report.html.j2")
     told = {
         **beside,
         **_list_spending(facts),
         "day": f"{facts.day.day} {facts.day:%B %Y}",
-        "summary": summary,
         "sound": sound,
-        "unit": stated["unit"],
-        "promise": wording.guarantee({**summary, **promise}),
+        "unit": unit,
+        "promise": wording.guarantee(leading.epsilon, leading.delta, unit, void),
         "success": card.bound_success(released) if sound else None,
         "curve": card.trace_curve(released) if sound else (),
-        "unprotected": wording.describe_public(stated) if statement.private else "",
-        "public_facts": wording.public_facts(statement.to_json()),
-        "lengths_known": lengths or bool(stated.get("public_units")),
-        "meaning": card.write_meaning(released, facts.counted),
+        "unprotected": wording.describe_public(training) if statement.private else "",
+        "public_facts": wording.public_facts(statement),
+        "lengths_known": lengths or bool(training.public_units),
+        "meaning": card.write_meaning(released, training, facts.counted),
         "conduct": card.write_conduct(beside, labels),
         "responsible": [
             (said, declared.get(key, "not stated")) for key, said in card.DECLARED_TEXTS.items()
@@ -180,16 +180,13 @@ def _list_spending(facts: Facts) -> dict[str, Any]:
     """
     spending = facts.spending
     if spending is None or not spending.charges:
-        total, own = facts.summary["spent_on_dataset"], facts.released["epsilon"]
-        known = total is not None and None not in (total["epsilon"], own)
-        more = known and total["epsilon"] > own * _ROUNDING
-        return {"spent": wording.account(facts.summary), "charged": (), "more_was_spent": more}
+        account = facts.summary.spent_on_dataset
+        total = None if account is None else account.epsilon
+        more = total is not None and total > (facts.released.epsilon or math.inf) * _ROUNDING
+        return {"spent": wording.account(account), "charged": (), "more_was_spent": more}
     charges = spending.charges
-    spent = {"epsilon": charges[-1][2], "delta": spending.delta, "charges": len(charges)}
+    epsilon, delta = charges[-1][2], spending.delta
+    spent = SpentOnDataset(epsilon=epsilon, delta=delta, charges=len(charges))
     last = charges[-_MOST_CHARGES:]
     charged = [(*own, at_most(of) if math.isfinite(of) else "no bound") for *own, of in last]
-    return {
-        "spent": wording.account({"spent_on_dataset": spent}),
-        "charged": charged,
-        "more_was_spent": False,
-    }
+    return {"spent": wording.account(spent), "charged": charged, "more_was_spent": False}

@@ -3,9 +3,7 @@ answers with its statement.
 """
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +22,6 @@ from primorl.evaluate.private.problem import (
 )
 from primorl.evaluate.private.results import (
     RARE_END,
-    Answer,
     Conduct,
     PrivateEvaluation,
     Verdict,
@@ -58,7 +55,7 @@ def evaluation_problem(
     """Set up the subject: today's returns, a policy and the released model. Reads no private byte.
 
     Args:
-        job: δ and the bounds of a trajectory's return.
+        job: the bounds of a trajectory's return.
         partitions: first states and lengths come from their public split where there is one.
         policy: the one in question.
         seed: of rollouts.
@@ -72,8 +69,6 @@ def evaluation_problem(
     recordings = Recordings.of(MODEL, public)
     problem = Problem(
         units=manifest.private_units,
-        unit=manifest.info.unit,
-        delta=job.delta,
         horizon=horizon,
         policy=policy,
         ensemble=GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
@@ -110,41 +105,52 @@ def read_paid_actions(problem: Problem) -> model_values.PaidActions | None:
 
 
 def compare_in_model(
-    problem: Problem, dataset: AnyDataset, config: PolicyConfig
-) -> tuple[tuple[Answer, ...], Conduct | None]:
+    problem: Problem, partitions: Partitions, dataset: AnyDataset, config: PolicyConfig
+) -> PrivateEvaluation:
     """Compare the policy with random actions and with the clone in the released model, for free.
+    A learned termination that rollouts do without bars a trial.
 
     Returns:
-        Their values, and what policy and clone do; None: no clone was made.
+        The record, without what is paid for.
     """
     own = model_values.roll_out(problem, problem.policy, ROLLOUTS)
     random = model_values.roll_out(problem, model_values.RandomPolicy(problem), ROLLOUTS)
-    if not BehaviourConfig.read(BEHAVIOUR).made:
-        return model_values.values_in_model(own, random, None), None
-    cpu = torch.device("cpu")
-    drawn = SeedGenerators.of([problem.seed], cpu)
-    clone = SampledClone(BehaviourPolicy.load(BEHAVIOUR, cpu), drawn)
-    today = model_values.roll_out(problem, clone, ROLLOUTS)
-    names = config.observation_names, config.action_names
-    # where rollouts do not end, nothing tells an outcome
-    ends_known = problem.ensemble.termination != NONE
-    outcomes = (dataset.bounds.outcomes or ()) if ends_known else ()
-    ends = isinstance(dataset, TabularDataset) and dataset.options.end == "outcome"
-    paid = read_paid_actions(problem)
-    conduct = model_values.compare_actions(
-        problem, own, today, names, paid, outcomes, always_ends=ends
+    today, conduct, clone_sha256 = None, None, None
+    if BehaviourConfig.read(BEHAVIOUR).made:
+        cpu = torch.device("cpu")
+        drawn = SeedGenerators.of([problem.seed], cpu)
+        clone = SampledClone(BehaviourPolicy.load(BEHAVIOUR, cpu), drawn)
+        today = model_values.roll_out(problem, clone, ROLLOUTS)
+        names = config.observation_names, config.action_names
+        # where rollouts do not end, nothing tells an outcome
+        ends_known = problem.ensemble.termination != NONE
+        outcomes = (dataset.bounds.outcomes or ()) if ends_known else ()
+        ends = isinstance(dataset, TabularDataset) and dataset.options.end == "outcome"
+        paid = read_paid_actions(problem)
+        conduct = model_values.compare_actions(
+            problem, own, today, names, paid, outcomes, always_ends=ends
+        )
+        clone_sha256 = file_sha256(BEHAVIOUR / "policy.safetensors")
+    values = model_values.values_in_model(own, random, today)
+    nobody = Recordings.of(MODEL, partitions.public).public is None
+    bars = find_bars(problem, conduct, nobody=nobody)
+    warned = [Veto(kind="warned", reason=line) for line in bars]
+    vetoes = (*model_values.signs_against(problem, values), *warned)
+    info = partitions.manifest.info
+    return PrivateEvaluation(
+        dataset=info.dataset,
+        unit=info.unit,
+        units=problem.units,
+        discount=1.0,
+        horizon=info.horizon,
+        estimates=tuple(each for each in values if each.finite),
+        verdict=Verdict(vetoes=vetoes),
+        conduct=conduct,
+        return_bounds=(problem.return_low, problem.return_high),
+        model_sha256=file_sha256(MODEL / "model.safetensors"),
+        policy_sha256=file_sha256(POLICY / "policy.safetensors"),
+        clone_sha256=clone_sha256,
     )
-    return model_values.values_in_model(own, random, today), conduct
-
-
-def hash_files() -> dict[str, str | None]:
-    """Hash the files that free values are about; None: there is no clone."""
-    cloned = BehaviourConfig.read(BEHAVIOUR).made
-    return {
-        "model_sha256": file_sha256(MODEL / "model.safetensors"),
-        "policy_sha256": file_sha256(POLICY / "policy.safetensors"),
-        "clone_sha256": file_sha256(BEHAVIOUR / "policy.safetensors") if cloned else None,
-    }
 
 
 def begin(problem: Problem) -> Asked:
@@ -169,40 +175,26 @@ def ask_for(paid: Paid[Asked], problem: Problem, mechanism: Mechanism) -> Tensor
     return state.released
 
 
-def evaluation_record(
+def add_answers(
+    compared: PrivateEvaluation,
     paid: Paid[Asked],
     problem: Problem,
     mechanism: Mechanism,
     released: Tensor,
-    free: Sequence[Answer],
-    conduct: Conduct | None,
-    files: Mapping[str, Any],
 ) -> PrivateEvaluation:
-    """Make the file's content. A learned termination that rollouts do without bars a trial."""
-    statement, info = paid.state_privacy(mechanism), paid.desk.partitions.manifest.info
+    """Add the people's answers, with their statement, to what was compared in the model."""
+    statement = paid.state_privacy(mechanism)
     if not Statement.read(MODEL).sound:  # free values of the model stand beside the answer
         why = "the model whose values stand beside the answer has no sound guarantee of its own"
         statement = replace(statement, void=(*statement.void, why))
     estimates = QUESTION.estimates(problem, noise_of(mechanism), released)
     epsilon, delta = statement.epsilon, statement.delta
     answers = [replace(each, epsilon=epsilon, delta=delta) for each in estimates]
-    nobody = Recordings.of(MODEL, paid.desk.partitions.public).public is None
-    bars = find_bars(problem, conduct, nobody=nobody)
-    warned = [Veto(kind="warned", reason=line) for line in bars]
-    vetoes = (*model_values.signs_against(problem, free), *warned)
-    return PrivateEvaluation(
-        dataset=info.dataset,
-        unit=info.unit,
-        units=problem.units,
-        horizon=info.horizon,
-        discount=1.0,
-        estimates=(*answers, *(each for each in free if each.finite)),
+    return replace(
+        compared,
+        estimates=(*answers, *compared.estimates),
         statements={NAME: statement},
-        verdict=Verdict(vetoes=vetoes),
         total=paid.spent,
-        conduct=conduct,
-        return_bounds=(problem.return_low, problem.return_high),
-        **files,
     )
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from primorl.online.learning import (
     PARAMETERS,
     OnlineState,
     SimulatedUsers,
-    Update,
     learn,
     online_mechanism,
 )
@@ -106,6 +106,7 @@ class OnlineRun:
     Attributes:
         params: the settings.
         network: the offline policy, of which the last layer is learned.
+        config: its sizes and names.
         offline: its statement.
         update: that every cohort makes.
         mechanism: of the run.
@@ -117,8 +118,9 @@ class OnlineRun:
 
     params: Params
     network: PolicyNetwork
+    config: PolicyConfig
     offline: Statement
-    update: Update
+    update: DPPG
     mechanism: Mechanism
     cohorts: tuple[range, ...]
     people: Version
@@ -145,7 +147,7 @@ def online_run(params: Params) -> OnlineRun:
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
     network = PolicyNetwork.load(POLICY)
-    offline = Statement.read(POLICY)
+    config, offline = PolicyConfig.read(POLICY), Statement.read(POLICY)
     _check_policy(network, offline, environments, params)
     norm, discount = asked.clipping_norm, params.policy.discount or DISCOUNT
     update = DPPG(
@@ -163,7 +165,8 @@ def online_run(params: Params) -> OnlineRun:
         delta=delta,
     )
     _warn_of_noise(asked.cohort, mechanism, network)
-    return OnlineRun(params, network, offline, update, mechanism, cohorts, people, users, steps)
+    of_policy = network, config, offline
+    return OnlineRun(params, *of_policy, update, mechanism, cohorts, people, users, steps)
 
 
 def _check_policy(
@@ -236,7 +239,7 @@ def request_charge(run: OnlineRun) -> Request:
         "environment": params.chosen.environment,
         "online": plain(params.online),
         "steps": run.steps,
-        "update": [run.update.name, asdict(run.update)],  # type: ignore[call-overload]
+        "update": [run.update.name, asdict(run.update)],
         "noise_multiplier": run.mechanism.noise_multiplier,
         "delta": params.privacy.delta,
         "seed": params.seed,
@@ -246,27 +249,15 @@ def request_charge(run: OnlineRun) -> Request:
     return Request(run.people, params.dataset, STAGE, digest(content), event, delta)
 
 
-@dataclass(frozen=True)
-class Returns:
-    """Returns in the environment of the policies of an online run.
-
-    Attributes:
-        users: who were met before each policy.
-        curve: of each policy, over few episodes.
-        before: of the first policy, over many.
-        after: of the last, over the same number.
-    """
-
-    users: tuple[int, ...]
-    curve: tuple[Estimate, ...]
-    before: Estimate
-    after: Estimate
-
-
 def evaluate_online(
     run: OnlineRun, state: OnlineState, policies: list[DeterministicPolicy]
-) -> Returns:
-    """Measure the policies of an online run in the environment."""
+) -> tuple[dict[int, Estimate], Estimate, Estimate]:
+    """Measure the policies of an online run in the environment.
+
+    Returns:
+        By the number of users who were met before, the return of each policy over few episodes; and
+        those of the first and the last policy over many.
+    """
     asked, dataset = run.params.evaluation, run.params.chosen
     world: Any = {"environment": dataset.environment, "seed": asked.seed}
     world["horizon"] = dataset.horizon
@@ -278,36 +269,36 @@ def evaluate_online(
             f"warning: {ONLINE}: the policy got worse: return {after.mean:.4g}, before "
             f"{before.mean:.4g}; a larger cohort or a smaller learning_rate in online.yaml may help"
         )
-    users = tuple(after * run.params.online.cohort for after in state.kept_after)
-    return Returns(users, tuple(curve), before, after)
+    users = [number * run.params.online.cohort for number in state.kept_after]
+    return dict(zip(users, curve, strict=True)), before, after
 
 
 def write_policies(folder: Path, run: OnlineRun, policies: list[DeterministicPolicy]) -> None:
     """Write the policies of an online run, the last of which is used."""
-    config, params = PolicyConfig.read(POLICY), run.params
     exported.save(
         folder,
         policies,
-        variant=params.dynamics.variant,
-        environment=str(params.chosen.environment),
+        variant=run.params.dynamics.variant,
+        environment=str(run.params.chosen.environment),
         policy="models/online",
-        observation_names=config.observation_names,
-        action_names=config.action_names,
+        observation_names=run.config.observation_names,
+        action_names=run.config.action_names,
     )
 
 
 def summarise_online(
-    run: OnlineRun, statement: Statement, returns: Returns, seconds: float
+    run: OnlineRun, statement: Statement, before: Estimate, after: Estimate, seconds: float
 ) -> OnlineSummary:
     """Make the content of ``metrics/online.json`` of a run whose policies are written.
 
     Args:
         run: as it was prepared.
         statement: of it and of the offline policy.
-        returns: in the environment.
+        before: return of the first policy.
+        after: of the last.
         seconds: that it took.
     """
-    before, after, params = returns.before, returns.after, run.params
+    params = run.params
     return OnlineSummary(
         met=True,
         env_id=str(params.chosen.environment),
@@ -331,10 +322,10 @@ def summarise_online(
     )
 
 
-def list_content(summary: OnlineSummary, returns: Returns) -> RunContent:
+def list_content(summary: OnlineSummary, curve: Mapping[int, Estimate]) -> RunContent:
     """List what MLflow gets of an online run."""
     log = StageLog()
-    for count, each in zip(returns.users, returns.curve, strict=True):
+    for count, each in curve.items():
         log.metric("return", each.mean, count)
         log.metric("return_low", each.low, count)
         log.metric("return_high", each.high, count)

@@ -38,6 +38,7 @@ from primorl.model.architecture import (
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
+from primorl.policy.config import BehaviourConfig
 from primorl.privacy.statement import Statement
 from primorl.work.data import Partitions, observation_bounds
 from primorl.work.desk import Paid, open_private
@@ -408,26 +409,31 @@ def write_clone(
     """Write the files of a clone, all but its statement; see `write_model`."""
     info, bounds = manifest.info, setup.bounds
     rare = () if job.scaled_by is None else ModelConfig.read(MODEL).rare_actions
-    cloned = BehaviourPolicy.of(setup.architecture, trained.weights, trained.normaliser, bounds)
+    weights, scales = trained.weights, trained.normaliser
+    cloned = BehaviourPolicy.of(setup.architecture, weights, scales, bounds, rare)
     persistence = None
     if PERSISTENCE in trained.answers:
         persistence = (float(trained.answers[PERSISTENCE][0]), setup.noise_of(PERSISTENCE))
     products = setup.estimate_products(trained.answers, trained.normaliser)
     lost = bool(setup.find_lost(trained.answers))
+    config = BehaviourConfig(
+        made=True,
+        rounds=trained.rounds,
+        engine_version=trained.engine,
+        persistence=persistence,
+        products=products,
+        warnings=warn_of_reasons(persistence, products, lost=lost),
+    )
     behaviour.save(
         folder,
-        replace(cloned, policy=cloned.policy.without(rare), rare=rare),
+        cloned,
+        config,
         variant=job.variant,
         environment=info.environment,
         observation_names=info.spaces.observation_names,
         action_names=info.spaces.action_names,
         observation_range=(bounds.observation_low, bounds.observation_high),
         one_hot=info.spaces.one_hot or None,
-        rounds=trained.rounds,
-        engine_version=trained.engine,
-        persistence=persistence,
-        products=products,
-        warnings=warn_of_reasons(persistence, products, lost=lost),
     )
 
 

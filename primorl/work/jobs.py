@@ -32,7 +32,7 @@ from primorl.privacy.accounting import DpEvent
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json, event_to_json
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request
-from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.mechanism import GaussianQuery, Mechanism
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 RELEASES = 2
 """Releases of the question, of equal noise, of which the second sees the first."""
+_QUESTION_NORM = 1 + 2.0**-13  # contributions have norm 1 at most: the clip leaves them as they are
 TRAIN_MODEL, CLONE_BEHAVIOUR = "train_model", "clone_behaviour"
 EVALUATE_PRIVATE = "evaluate_private"
 _REMEDY = "run `dvc repro plan` to make it again"
@@ -229,10 +230,17 @@ class QuestionJob:
     return_bounds: ReturnBounds
     draw: records.NaturalInt
 
-    @property
-    def event(self) -> DpEvent:
-        """The event that it is charged as."""
-        return Training(1.0, self.noise_multiplier, RELEASES).event
+    def build_mechanism(self, manifest: Manifest) -> Mechanism:
+        """Build the mechanism of its releases, each over all units of the manifest."""
+        return Mechanism(
+            units=manifest.private_units,
+            unit=manifest.info.unit,
+            sampling_probability=1.0,
+            clip=L2Clip(_QUESTION_NORM),
+            noise_multiplier=self.noise_multiplier,
+            rounds=RELEASES,
+            delta=self.delta,
+        )
 
 
 _TARGET = "params.yaml: privacy.target_epsilon"
@@ -338,11 +346,6 @@ class Price:
         )
 
 
-def event_of(job: AnyJob, manifest: Manifest) -> DpEvent:
-    """Return the event that a job is charged as on the units of the manifest."""
-    return job.event if isinstance(job, QuestionJob) else job.build_mechanism(manifest).event
-
-
 def identity_of(job: AnyJob, data: Mapping[str, Any]) -> str:
     """Digest everything that determines a job's result but chance and code.
 
@@ -371,7 +374,7 @@ def request_for(job: AnyJob, partitions: "Partitions") -> Request:
         dataset=partitions.manifest.info.dataset,
         stage=job.name,
         identity=identity_of(job, partitions.identity),
-        event=event_of(job, partitions.manifest),
+        event=job.build_mechanism(partitions.manifest).event,
         delta=job.delta,
     )
 
@@ -495,7 +498,7 @@ class RunPlan(records.FileRecord):
             )
         try:
             for job in () if found.intact else found.paid_jobs:
-                event_of(job, partitions.manifest)
+                request_for(job, partitions)
         except (KeyError, ValueError) as impossible:
             why = records.printable(str(impossible))
             raise PipelineError(f"{path}: no mechanism: {why}; {_REMEDY}") from None

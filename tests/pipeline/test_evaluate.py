@@ -24,6 +24,7 @@ from primorl.base.files import (
 )
 from primorl.base.reporting import StageLog
 from primorl.config.params import Params
+from primorl.evaluate.description import text
 from primorl.evaluate.private.results import (
     Answer,
     PrivateEvaluation,
@@ -31,7 +32,7 @@ from primorl.evaluate.private.results import (
     Veto,
 )
 from primorl.evaluate.returns import episode_returns
-from primorl.evaluate.wording import text
+from primorl.evaluate.summary import Summary
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.accounting.epsilon import Training
@@ -214,7 +215,7 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
     middle, half = sum(means) / 2, 12.706 * abs(means[0] - means[1]) / 2
     assert summary["return_mean"] == pytest.approx(middle, rel=1e-3)
     assert summary["return_ci95"] == pytest.approx([middle - half, middle + half], rel=1e-3)
-    assert "over 2 seeds, 5 episodes each" in text(summary)
+    assert "over 2 seeds, 5 episodes each" in text(Summary.read(SUMMARY))
     _, logged = logged_run(project)
     assert logged.data.metrics["return_mean"] == summary["return_mean"]
     folders = (POLICY, POLICY / "seeds/7")
@@ -259,7 +260,7 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
         "in all, up to this run: ε = 2.75, ",
         "today    -9.9 (-11.1 to -8.7) by charged (ε 0.2)",
     ):
-        assert line in text(summary)
+        assert line in text(Summary.read(SUMMARY))
 
 
 @pytest.mark.usefixtures("project")
@@ -279,5 +280,5 @@ def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so()
     rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["return_mean"] for row in rows] == [""] * len(EPOCHS)
     assert float(rows[-1]["model_value"]) == pytest.approx(summary["model_value"])
-    assert "return   not measured: there is no simulator" in text(summary)
-    assert "None" not in text(summary)
+    assert "return   not measured: there is no simulator" in text(Summary.read(SUMMARY))
+    assert "None" not in text(Summary.read(SUMMARY))

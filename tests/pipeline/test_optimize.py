@@ -16,7 +16,7 @@ from primorl.base.reporting import StageLog
 from primorl.config.params import Params, plain
 from primorl.policy import behaviour, optimisation
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.policy.config import PolicyConfig
+from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import compose, event_from_json
 from primorl.privacy.statement import Statement
@@ -85,9 +85,9 @@ def write_clone(*, high: float = 2.0, variant: str = "private", discrete: bool =
     layers = (torch.zeros(1, A, 3), torch.zeros(1, 1, A))
     policy = DeterministicPolicy(layers, torch.zeros(3), torch.ones(3), low, top, discrete)
     clone = BehaviourPolicy(policy, None if discrete else layers, None if discrete else (-5.0, 1.0))
-    facts: dict[str, Any] = {"variant": variant, "environment": "Pendulum-v1", "rounds": 1}
-    facts["engine_version"] = 1
-    behaviour.save(BEHAVIOUR, clone, **facts, observation_range=None)
+    made = BehaviourConfig(made=True, rounds=1, engine_version=1)
+    facts: dict[str, Any] = {"variant": variant, "environment": "Pendulum-v1"}
+    behaviour.save(BEHAVIOUR, clone, made, **facts)
     statement(12.0, charge="clone").write(BEHAVIOUR)
 
 

@@ -24,6 +24,7 @@ CPU = torch.device("cpu")
 S, A, H = 3, 2, 5
 MEAN, SCALE = torch.tensor([0.1, 0.2, 3.0]), torch.tensor([1.0, 2.0, 0.5])
 ROWS = torch.randn(4, 6, S, generator=torch.Generator().manual_seed(3))
+TRAINED = BehaviourConfig(made=True, rounds=40, engine_version=3)
 
 
 def drawn(*shape: int, seed: int) -> Tensor:
@@ -46,7 +47,7 @@ def saved(folder: Path, *, discrete: bool) -> BehaviourPolicy:
     made = clone(discrete=discrete)
     facts: Any = {"variant": "private", "environment": None, "action_names": ("x", "y")}
     facts["observation_names"] = ("a", "b", "c")
-    behaviour.save(folder, made, rounds=40, engine_version=3, **facts)
+    behaviour.save(folder, made, TRAINED, **facts)
     return made
 
 
@@ -80,7 +81,7 @@ def test_what_people_hardly_did_is_never_done(tmp_path: Path) -> None:
     assert (made.log_probabilities(ROWS)[..., 0].exp() > 0.02).any()
     assert (barred.log_probabilities(ROWS)[..., 0].exp() == 0).all()
     facts: Any = {"variant": "private", "environment": None}
-    behaviour.save(tmp_path, barred, rounds=40, engine_version=3, **facts)
+    behaviour.save(tmp_path, barred, TRAINED, **facts)
     assert BehaviourPolicy.load(tmp_path, CPU).rare == (0,)
     assert made.policy.act(ROWS[:1])[..., 0].any()
     assert not barred.policy.act(ROWS[:1])[..., 0].any()

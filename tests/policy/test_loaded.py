@@ -20,7 +20,7 @@ from primorl.base import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
 from primorl.commands.main import main
 from primorl.policy.exported import DeterministicPolicy, save
-from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy, choose, read_policy
+from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy, read_policy
 
 LOW, HIGH = torch.tensor([-0.3, 1.7]), torch.tensor([0.1, 900.1])
 
@@ -264,7 +264,7 @@ def test_what_is_recommended_is_used_and_nothing_else(
     """
     Path("metrics").mkdir()
     advise("trial", POLICY)
-    assert choose(None, against_advice=False) == POLICY
+    primorl.load_policy(POLICY)
     for answer, refused in (("keep", (POLICY,)), ("more_data", (POLICY, CLONE))):
         advise(answer, None)
         for folder in refused:
@@ -274,6 +274,8 @@ def test_what_is_recommended_is_used_and_nothing_else(
             primorl.load_policy(CLONE)  # a record of practice, by name
     predict = ["predict", "--observations", "in.csv", "--out", "out.csv"]
     assert [main(predict), main([*predict, "--policy", str(POLICY)])] == [1, 1]
+    assert main([*predict, "--against-advice"]) == 1
+    assert "--against-advice: found without --policy" in capsys.readouterr().err
     assert not Path("out.csv").exists()
     assert main([*predict, "--policy", str(POLICY), "--against-advice"]) == 0
     assert f"actions of {POLICY}\n" in capsys.readouterr().out
@@ -304,8 +306,6 @@ def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> No
     write_json(answers, read_json(answers) | {"answer": "newer"})
     with pytest.raises(PipelineError, match="nobody recommended this policy"):
         primorl.load_policy(POLICY)
-    with pytest.raises(PipelineError, match="found without --policy"):
-        choose(None, against_advice=True)
 
 
 def test_a_bundle_carries_its_advice(project: Path) -> None:

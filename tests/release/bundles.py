@@ -21,6 +21,7 @@ from primorl.release.card import render
 from primorl.release.contents import (
     CARD,
     MANIFEST,
+    Bundle,
     make_manifest,
 )
 
@@ -75,7 +76,7 @@ def relist(folder: Path) -> None:
 
 def renew_card(folder: Path) -> None:
     """Card and manifest, with the ledger's digests left as they are."""
-    (folder / CARD).write_text(render(folder), encoding="utf-8")
+    (folder / CARD).write_text(render(Bundle.read(folder)), encoding="utf-8")
     relist(folder)
 
 

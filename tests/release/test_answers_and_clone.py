@@ -33,6 +33,7 @@ from primorl.release.contents import (
     MODEL,
     NEEDED,
     STARTS,
+    Bundle,
 )
 from tests.data.builders import episode, snapshot
 from tests.evaluate.test_recommendation import answer, found
@@ -183,7 +184,7 @@ def test_forged_answers_are_refused(near: Path, tmp_path: Path) -> None:
     received = shutil.copytree(near / "out", tmp_path / "received")
     at(ANSWERS, "estimates.0.bias", "<script>alert(1)</script> | `x` [a](b)")(received)
     assert refusal(received, renew_card) is None
-    assert "<script>" not in render(received)
+    assert "<script>" not in render(Bundle.read(received))
 
 
 def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(

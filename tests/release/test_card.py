@@ -1,15 +1,18 @@
 """The card says what the files say, in words, and lets no file put markup into it."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from primorl.release.card import write_card as made_card
-from primorl.release.card import write_meaning, write_practice
-from primorl.release.contents import DECLARED, EVALUATION, LEDGER, MODEL, POLICY
-from tests.statements import PRIVATE
+from primorl.evaluate.description import find_today
+from primorl.privacy.statement import Statement
+from primorl.release.card import write_card, write_meaning, write_practice
+from primorl.release.contents import Bundle, Declared, LedgerStatement, ReleasedResult
+from tests.statements import OF_MODEL, OF_POLICY, PRIVATE, record_of
 
-STATEMENT: dict[str, Any] = PRIVATE | {
+OF_ROUNDS: dict[str, Any] = PRIVATE | {
     "epsilon": 0.49983,
     "epsilon_rdp": 0.5512,
     "noise_multiplier": 9.4,
@@ -18,47 +21,53 @@ STATEMENT: dict[str, Any] = PRIVATE | {
     "groups": [{"units": 2, "epsilon": 1.06857}, {"units": 8, "epsilon": None}],
     "attacks": [{"false_positive_rate": 0.01, "true_positive_rate": 0.01444780}],
 }
-ACTS = {
-    "policy": "models/policy",
-    "environment": "Pendulum-v1",
-    "observation_size": 3,
-    "action_size": 1,
-    "discrete_actions": False,
-    "variant": "private",
-}
+STATEMENT = record_of(Statement, OF_ROUNDS)
 SUMMARY: dict[str, Any] = {"dataset": "pendulum-replay", "env_id": "Pendulum-v1", "episodes": 100}
 SUMMARY |= {"return_mean": -141.8, "return_ci95": [-159.7, -123.8], "normalized_score": 905.5}
-RECORD = {"stage": "train_model", "epsilon": 0.49983, "delta": 1e-5, "day": "2026-11-20"}
-RECORD |= {"state": "committed", "same_version": True}
+SUMMARY |= dict.fromkeys(("policy_sha256", "model_sha256"), "a" * 64)
+RECORD: dict[str, Any] = {"stage": "train_model", "epsilon": 0.49983, "delta": 1e-5}
+RECORD |= {"day": "2026-11-20", "state": "committed", "same_version": True, "same_unit": True}
+RECORD |= {"id": "5f0c1d2e", "event": {}, "unit": "trajectory"}
 OTHER = {"epsilon": 0.25, "state": "reserved", "same_version": False}
-RECORDS = [RECORD, RECORD, RECORD | OTHER]
-SPENT: dict[str, Any] = {"charges": 3, "epsilon": 1.0712, "delta": 1e-5, "records": RECORDS}
+SHARED = ("accountant", "neighboring_relation", "unit", "dataset_fingerprint")
+SPENT: dict[str, Any] = {key: PRIVATE[key] for key in SHARED}
+SPENT |= {"charges": 3, "epsilon": 1.0712, "delta": 1e-5}
+SPENT |= {"records": [RECORD, RECORD, RECORD | OTHER]}
 SPENT |= {"budget": 2.0, "budget_changes": ["raised from ε 1 to ε 2 on 2026-11-20"]}
+BUNDLE = Bundle(
+    folder=Path("out"),
+    names=frozenset(),
+    declared=None,
+    model=OF_MODEL,
+    policy=OF_POLICY,
+    of_model=STATEMENT,
+    of_policy=STATEMENT,
+    ledger=record_of(LedgerStatement, SPENT),
+    evaluation=record_of(ReleasedResult, SUMMARY),
+    clone=None,
+    answers=None,
+)
 EVIL = (
     '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` '
     "[a](javascript:alert(1)) | b | \n# *b*"
 )
 PUBLIC = {"public_return_mean": -700.5, "public_return_ci95": [-800.0, -601.0]}
 PUBLIC |= {"public_trajectories": 1053}
-TODAY = dict.fromkeys(("estimator", "of"), "behaviour") | {"what": "mean return", "value": -3.5}
-TODAY |= {"ci95": [-4.0, -3.0], "epsilon": 0.2, "delta": 1e-5}
 
 
 def card(
-    statement: dict[str, Any] | None = None,
-    policy: dict[str, Any] | None = None,
-    summary: dict[str, Any] | None = None,
-    ledger: dict[str, Any] | None = None,
-    declared: dict[str, Any] | None = None,
+    statement: Any = (), policy: Any = (), summary: Any = (), ledger: Any = (), declared: Any = None
 ) -> str:
-    content = {
-        MODEL[1]: {"members": 3, "explained": [None] * 3 + [{"share": 0.87, "error": 0.012}]},
-        MODEL[2]: STATEMENT | (statement or {}),
-        POLICY[1]: ACTS | (policy or {}),
-        EVALUATION: SUMMARY | (summary or {}),
-        LEDGER: SPENT | (ledger or {}),
-    }
-    return made_card(content | ({DECLARED: declared} if declared else {}), [("file", "0" * 64)])
+    """With other values of these keys, which need not be allowed in files."""
+    changed = replace(
+        BUNDLE,
+        of_model=replace(STATEMENT, **dict(statement)),
+        policy=replace(OF_POLICY, **dict(policy)),
+        evaluation=replace(BUNDLE.evaluation, **dict(summary)),
+        ledger=replace(BUNDLE.ledger, **dict(ledger)),
+        declared=None if declared is None else Declared(**declared),
+    )
+    return write_card(changed, [("file", "0" * 64)])
 
 
 def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
@@ -77,8 +86,9 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
         "ε 2 on 2026-11-20 |",
     ):
         assert said in made
-    alone = STATEMENT | {"groups": [], "of_model": STATEMENT}
-    (said,) = (point for point in write_meaning(alone, "it").points if "several" in point)
+    alone = replace(STATEMENT, groups=())
+    points = write_meaning(alone, STATEMENT, "it").points
+    (said,) = (point for point in points if "several" in point)
     assert said.endswith(
         "δ = 1e-05 and counting the model alone, ε is 0.5 with one, 1.07 with 2, ∞ with 8."
     )
@@ -103,7 +113,9 @@ def test_what_is_void_or_unprotected_looks_so() -> None:
     ],
 )
 def test_intervals_of_policy_and_practice_are_compared(summary: dict[str, Any], said: str) -> None:
-    assert said in "\n".join(write_practice(SUMMARY | summary).points)
+    result = record_of(ReleasedResult, SUMMARY | summary)
+    today = find_today(result, (), "trajectories")
+    assert said in "\n".join(write_practice(result, (), today, believed=True).points)
 
 
 def with_texts(text: str) -> str:
@@ -119,7 +131,7 @@ def with_texts(text: str) -> str:
         },
         {"environment": text, "variant": text} | named,
         {"dataset": text, "env_id": text} | PUBLIC,
-        {"records": [RECORD | {"stage": text, "day": text}]},
+        {"records": [{"stage": text, "day": text}]},
         dict.fromkeys(("owner", "purpose", "contact", "licence"), text) | {"labels": {text: text}},
     )
 

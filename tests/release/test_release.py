@@ -373,7 +373,7 @@ def test_a_strangers_bundle_is_refused_in_one_line(
     each_refused(released, tmp_path, STRANGE)
     each_refused(released, tmp_path, AS_IT_CAME, renew=lambda folder: None)
     monkeypatch.chdir(tmp_path)
-    assert bundle.verify(released).private
+    assert bundle.verify(released).of_policy.private
     assert list(Path().iterdir()) == []
     with pytest.raises(PipelineError, match="not a folder"):
         bundle.verify(released / "card.md")

@@ -18,19 +18,30 @@ from primorl.base import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.base.reporting import StageLog
 from primorl.evaluate import wording
-from primorl.evaluate.private.results import MEAN_RETURN
+from primorl.evaluate.description import text as text_of
+from primorl.evaluate.private.results import MEAN_RETURN, Conduct, Verdict, Veto
+from primorl.evaluate.summary import Summary
+from primorl.model.architecture import Explained
 from primorl.privacy.accounting.epsilon import Training, event_to_json
 from primorl.privacy.accounting.figures import right_guesses
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.composition import add_account, combine
 from primorl.privacy.ledger.history import Budget
 from primorl.privacy.statement import AttackPoint, ProfilePoint
-from primorl.release.card import add_account, bound_success, combine, trace_curve
+from primorl.release.card import bound_success, trace_curve
 from primorl.report.page import Facts, Spending, read_facts, write_page
 from tests.data.builders import INFO
 from tests.pipeline.test_evaluate import chosen, project, run
 from tests.pipeline.training_project import write_model
-from tests.statements import OF_TRAINING, PRIVATE, WITHOUT_NOISE
+from tests.statements import (
+    OF_MODEL,
+    OF_POLICY,
+    OF_TRAINING,
+    PRIVATE,
+    WITHOUT_NOISE,
+    record_of,
+)
 
 OF_EVENT = Training(0.1, 4.083, 150).event
 PROFILE = (ProfilePoint(epsilon=0.0, delta=0.3), ProfilePoint(epsilon=1.19, delta=1e-5))
@@ -45,18 +56,21 @@ SUMMARY: dict[str, Any] = {
     **{"unit": "trajectory", "units": 2970, "seed": 0, "void": [], "spent_on_dataset": SPENT},
     **{"return_mean": -143.96, "return_ci95": [-162.2, -125.7], "episodes": 100},
     **{"public_return_mean": -700.5, "public_return_ci95": [-800.0, -601.0]},
-    **{"public_trajectories": 53, "seconds": {"train_model": 50.0}},
+    **{"public_trajectories": 53, "seconds": {"train_model": 50.0}, "env_id": "Visits-v0"},
+    **{"normalized_score": None, "policy_sha256": "a" * 64, "epsilon_rdp": 1.31},
 }
 FACTS = Facts(
-    summary=SUMMARY,
+    summary=record_of(Summary, SUMMARY),
     statement=STATEMENT,
     training=STATEMENT,
-    released=STATEMENT.to_json(),
+    released=STATEMENT,
     counted="this run's model and policy",
-    model={
-        "observation_names": ["pulse", "weight"],
-        "explained": [{"share": 0.12, "error": 0.01}, None, {"share": 0.9, "error": 0.02}],
-    },
+    policy=OF_POLICY,
+    model=replace(
+        OF_MODEL,
+        observation_names=("pulse", "weight"),
+        explained=(Explained(share=0.12, error=0.01), None, Explained(share=0.9, error=0.02)),
+    ),
     spending=Spending(
         (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)),
         Budget(4.0, 1e-5),
@@ -87,7 +101,7 @@ def test_tables_and_the_figure_have_the_numbers_of_their_facts() -> None:
     assert left in page
     (drawn,) = re.findall('class="attack" points="([^"]+)', page)
     points = [tuple(map(float, point.split(","))) for point in drawn.split()]
-    for (x, y), (rate, power) in zip(points, trace_curve(STATEMENT.to_json()), strict=True):
+    for (x, y), (rate, power) in zip(points, trace_curve(STATEMENT), strict=True):
         assert (x / 300, 1 - y / 200) == pytest.approx((rate, power), abs=1e-3)
 
 
@@ -95,24 +109,28 @@ def test_what_is_not_known_is_left_out() -> None:
     """Without a public split, a ledger and a guarantee there are no figures of them."""
     unknown = dict.fromkeys(("epsilon", "delta"))
     spent = unknown | {"charges": 1, "delta": 1e-5}
-    summary = SUMMARY | unknown | {"private": False, "spent_on_dataset": spent}
-    nothing = WITHOUT_NOISE
-    page = write_page(Facts(summary, nothing, nothing, nothing.to_json(), FACTS.counted))
+    own = SUMMARY | unknown | {"private": False, "spent_on_dataset": spent}
+    summary, nothing = record_of(Summary, own), WITHOUT_NOISE
+    counted = FACTS.counted, OF_POLICY, OF_MODEL
+    page = write_page(Facts(summary, nothing, nothing, nothing, *counted))
     assert "<svg" not in page
     assert "the last charges" not in page
     assert "No bound holds" in page
 
 
-def log_of(**advice: Any) -> dict[str, Any]:
+def log_of(**advice: Any) -> Summary:
     """A summary without a simulator, whose values in the model are 5.625 and 5.719."""
     asked: dict[str, Any] = dict.fromkeys(("ci95", "epsilon", "delta")) | {"what": MEAN_RETURN}
+    asked |= {"covers": "nothing", "bias": "all"}
     asked |= {"of": "clone", "estimator": "model", "value": 5.625, "members": [5.5, 5.75]}
     today = dict.fromkeys(("of", "estimator"), "behaviour") | {"ci95": [3.0, 3.75], "epsilon": 0.5}
     today |= {"covers": "chance", "bias": "Some lie beyond."}
     log = SUMMARY | dict.fromkeys(("return_mean", "return_ci95", "normalized_score", "env_id"))
-    log |= {"model_value": 5.875, "model_value_range": [5.0, 6.0], "recommendation": advice}
+    advised = {"policy": None} | advice
+    log |= {"model_value": 5.875, "model_value_range": [5.0, 6.0], "recommendation": advised}
     learned = asked | {"of": "policy", "value": 5.71875}
-    return log | {"private_evaluation": [asked | today | {"value": 3.375}, asked, learned]}
+    answers = [asked | today | {"value": 3.375}, asked, learned]
+    return record_of(Summary, log | {"private_evaluation": answers})
 
 
 @pytest.mark.parametrize(
@@ -127,7 +145,7 @@ def test_what_is_recommended_leads_then_one_gain_and_no_other_value_of_the_model
     said = log_of(answer=answer, reason=reason, gain=2.5, interval=interval)
     words = {"reward_meaning": "10 points are a death avoided"}
     facts = replace(FACTS, summary=said, declared=words)
-    page, text = html.unescape(plain(write_page(facts))), wording.text(said)
+    page, text = html.unescape(plain(write_page(facts))), text_of(said)
     places = [
         page.index(f"<b>{wording.ADVICE[answer]}.</b> So.<br> No trial: the first;<br> 2.5 is"),
         page.index(f"today's practice</h3><b>{gain}</b>"),
@@ -182,8 +200,7 @@ def test_columns_and_actions_are_called_as_declared(name: str, said: str) -> Non
 )
 def test_people_are_named_in_plain_words_and_as_declared(unit: str, one: str, several: str) -> None:
     labels = {"study_nr": "child", "trajectory": "a column of this name"}
-    named = wording.name_people({"unit": unit}, labels)
-    assert named == {"unit": one}
+    assert wording.singular(unit, labels) == one
     assert wording.plural(one) == several
 
 
@@ -197,14 +214,12 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     words = {"labels": {"pressure": "arterial pressure, mmHg"}}
     said = log_of(answer="keep", reason="So.", interval=None)
     unsure = log_of(answer="more_data", reason="So.", interval=None)
-    impossible = {"kind": "beyond_bounds", "reason": "a mean return above 5"}
-    for advice, against, shown in (
-        (said, [], True),
-        (said, [impossible], False),
-        (unsure, [], False),
-    ):
-        own = advice | {"model_verdict": {"vetoes": against}}
-        page = plain(write_page(replace(FACTS, summary=own, conduct=conduct, declared=words)))
+    impossible = Veto(kind="beyond_bounds", reason="a mean return above 5")
+    against = Verdict(vetoes=(impossible,))
+    doubted = replace(said, model_verdict=against)
+    for own, shown in ((said, True), (doubted, False), (unsure, False)):
+        shows: Any = {"conduct": record_of(Conduct, conduct), "declared": words}
+        page = plain(write_page(replace(FACTS, summary=own, **shows)))
         change = "more of “dose 3” where arterial pressure, mmHg is at most 60: 49% of the steps"
         assert (change in page) == shown
         assert "<td>5%</td>" in page
@@ -215,7 +230,7 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
     ends = [{"name": "died", "reward": 0.0} | named, {"name": "went home", "reward": 5.0} | named]
     far: dict[str, Any] = {"actions": [use | {"name": "dose 4", "today": 0.2, "clone": 0.4}]}
     far |= {"contrast": where | {"column": "ward=icu", "clone": 0.3, "policy": 0.1}}
-    other = conduct | far | {"outcomes": ends, "always_ends": False}
+    other = record_of(Conduct, conduct | far | {"outcomes": ends, "always_ends": False})
     page = plain(write_page(replace(FACTS, summary=said, conduct=other)))
     assert "died: 20 under the policy and 30 if all goes on as today" in page
     assert "went home: 60 to 75 today" in page, "3 to 3.75 of 5 points"
@@ -228,15 +243,14 @@ def test_what_the_policy_does_is_told_where_it_differs_most() -> None:
 def test_what_is_void_or_unbounded_in_any_part_is_not_hidden() -> None:
     """The policy, its clone, or an answer. Twin: with sound parts the page is sound."""
     void = replace(STATEMENT, void=("noise is seeded",))
-    changed = replace(FACTS, statement=void, training=void, released=void.to_json())
-    hidden = replace(FACTS, released=STATEMENT.to_json() | {"void": ["the clone has no secret"]})
+    changed = replace(FACTS, statement=void, training=void, released=void)
+    hidden = replace(FACTS, released=replace(STATEMENT, void=("the clone has no secret",)))
     for facts, said in ((changed, "noise is seeded"), (hidden, "the clone has no secret")):
         text = write_page(facts)
         assert f"VOID: {said}" in text
         assert 'class="void"' in text
-    own = STATEMENT.to_json()
-    unbounded = add_account(own, [own], {"0ther": UNBOUNDED}, 1e-5)
-    for released, bounded in ((unbounded, False), (own, True)):
+    unbounded = add_account(STATEMENT, [STATEMENT], {"0ther": UNBOUNDED}, 1e-5)
+    for released, bounded in ((unbounded, False), (STATEMENT, True)):
         text = plain(write_page(replace(FACTS, released=released)))
         assert ('class="sound"' in text) == ("<svg" in text) == bounded
         assert ("No bound holds for" in text) != bounded
@@ -246,15 +260,13 @@ def test_it_leads_with_the_epsilon_of_all_that_it_rests_on() -> None:
     """Not with the policy's, which is less; nor with what holds only for settings that were fixed
     beforehand.
     """
-    alone = bound_success(STATEMENT.to_json())
+    alone = bound_success(STATEMENT)
     event = event_to_json(Training(0.5, 2.0, 150).event)
-    together = combine(
-        STATEMENT.to_json(), None, {"statements": {"behaviour": PRIVATE | {"event": event}}}, 1e-5
-    )
-    assert together["epsilon"] > SUMMARY["epsilon"]
+    together = combine([STATEMENT, replace(OF_TRAINING, event=event)], 1e-5)
+    assert (together.epsilon or 0.0) > SUMMARY["epsilon"]
     text = write_page(replace(FACTS, released=together))
     header = text.partition("<header")[2]
-    assert f"<p>ε = {at_most(together['epsilon'])}, δ = 1e-05 per trajectory" in header
+    assert f"<p>ε = {at_most(together.epsilon)}, δ = 1e-05 per trajectory" in header
     assert "<td>1.19</td>" not in text
     assert "fixed beforehand" not in text
     guess = bound_success(together)
@@ -267,12 +279,12 @@ def test_it_leads_with_the_epsilon_of_all_that_it_rests_on() -> None:
 
 def test_an_attack_on_a_page_with_an_account_has_all_charges_of_the_ledger() -> None:
     """Twin: where the ledger has the run's own charge alone, the run's own bound stays."""
-    own, alone = OF_TRAINING.to_json(), bound_success(OF_TRAINING.to_json())
+    own, alone = OF_TRAINING, bound_success(OF_TRAINING)
     assert alone is not None
     mine, other = {"5f0c1d2e": cost(OF_EVENT)}, {"0ther": cost(Training(0.5, 2.0, 150).event)}
     assert add_account(own, [own], mine, 1e-5) == own
     account = add_account(own, [own], mine | other, 1e-5)
-    assert account["epsilon"] == pytest.approx((mine["5f0c1d2e"] + other["0ther"]).epsilon(1e-5))
+    assert account.epsilon == pytest.approx((mine["5f0c1d2e"] + other["0ther"]).epsilon(1e-5))
     assert (bound_success(account) or 0.0) > alone
     both = right_guesses([OF_EVENT, Training(0.5, 2.0, 150).event])
     assert bound_success(account) == float(at_most(both)), "as `plan` says"
@@ -282,11 +294,12 @@ def test_an_attack_on_a_page_with_an_account_has_all_charges_of_the_ledger() -> 
 def test_a_name_brings_no_markup_along() -> None:
     """Twin: the same name without markup is shown."""
     name = '</script><img src=x onerror="alert(1)">'
-    hostile = replace(FACTS, summary=SUMMARY | {"dataset": name}, declared={"owner": name})
+    hostile = replace(FACTS, summary=replace(FACTS.summary, dataset=name), declared={"owner": name})
     own = write_page(hostile)
     assert "<img" not in own
     assert "<script" not in own
-    text = write_page(replace(FACTS, summary=SUMMARY | {"seeds": [3, 4]}, day=date(2026, 2, 1)))
+    seeds = replace(FACTS.summary, seeds=(3, 4))
+    text = write_page(replace(FACTS, summary=seeds, day=date(2026, 2, 1)))
     assert "<title>A learned policy for visits, 1 February 2026</title>" in text
     assert "default-src 'none'" in text.partition("<title>")[0]
     assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", text)

@@ -23,7 +23,7 @@ from primorl.work import bill
 from primorl.work.bill import Bill
 from primorl.work.data import Partitions, open_to_charge
 from primorl.work.desk import Desk
-from primorl.work.jobs import event_of, request_for
+from primorl.work.jobs import request_for
 from primorl.work.resolve import preview, resolve
 from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
@@ -145,7 +145,7 @@ def test_a_run_costs_at_most_what_it_may(here: Params, monkeypatch: pytest.Monke
     params = at(here, None, 1.0)
     partitions = Partitions.open(params)
     plan = resolve(params, partitions)
-    events = [event_of(job, partitions.manifest) for job in plan.paid_jobs]
+    events = [job.build_mechanism(partitions.manifest).event for job in plan.paid_jobs]
     assert 0.9 < total_of(events, DELTA) <= 1.0
     quick_clone(monkeypatch, rounds=5, q=1.0, noise=lambda _: 2.0)  # at any ε
     with pytest.raises(PipelineError, match=r"target_epsilon: found 1, .* cost about \d"):
@@ -179,7 +179,7 @@ def test_what_is_paid_is_known_by_its_identity(
     plan = resolve(params, partitions)
     with closing(open_to_charge(params)) as ledger:
         for job, price in list(zip(plan.paid_jobs, plan.jobs, strict=True))[2:]:
-            event = event_of(job, partitions.manifest)
+            event = job.build_mechanism(partitions.manifest).event
             units = partitions.version, INFO.dataset
             asked = Request(*units, job.name, price.identity, event, DELTA)
             answer = ledger.reserve(asked, None)

@@ -15,7 +15,7 @@ from scipy.stats import t as student
 from benchmarks.machine import RESULTS_PAGE, put, read
 from benchmarks.quality.logs import ADVERSARIAL, LOGS
 from primorl.evaluate.private.model_values import judge_chance
-from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
+from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict, Veto
 from primorl.evaluate.recommendation import Recommendation, recommend
 
 EPSILON = "privacy.target_epsilon"
@@ -61,7 +61,7 @@ def advice(row: Row) -> Recommendation | None:
     kept = row["answers"]
     estimates = tuple(Answer(covers="-", bias="-", **each) for each in kept["estimates"])
     bounds = kept.get("return_bounds")  # rows that are older have none
-    vetoes = Verdict.of(kept["verdict"]).vetoes
+    vetoes = [Veto(**veto) for veto in (kept["verdict"] or {}).get("vetoes", ())]
     others = [veto for veto in vetoes if veto.kind != "random_as_good"]
     sign = judge_chance([each for each in estimates if each.finite])  # as it is judged today
     verdict = Verdict(vetoes=(*others, *([] if sign is None else [sign])))

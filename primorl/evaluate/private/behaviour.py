@@ -35,10 +35,6 @@ Interval = tuple[float, float]
 NAME = "behaviour"
 """Name of the estimator and of its share of ε."""
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-_NORM = 1 + 2.0**-13
-"""C of a release: contributions have norm 1 at most, which the clip then leaves exactly as they
-are.
-"""
 _ONE = 1 << 36
 _TAILS = 0.02, 0.25  # shares on each side: the least that is looked for, and the most
 
@@ -72,20 +68,6 @@ class Behaviour:
     finest: Share = 1e-4
     deviations: float = 2.0
     margin: float = 0.5
-
-    def build_mechanism(
-        self, problem: Problem, noise_multiplier: float, releases: int
-    ) -> Mechanism:
-        """Return the mechanism of so many releases, each over all units."""
-        return Mechanism(
-            units=problem.units,
-            unit=problem.unit,
-            sampling_probability=1.0,
-            clip=L2Clip(_NORM),
-            noise_multiplier=noise_multiplier,
-            rounds=releases,
-            delta=problem.delta,
-        )
 
     def contributions(
         self, problem: Problem, episodes: Episodes, noise: float, released: Tensor

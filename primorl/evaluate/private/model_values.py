@@ -188,8 +188,8 @@ def judge_chance(values: Sequence[results.Answer]) -> results.Veto | None:
     """Return the sign that random actions are worth at least as much as today's practice in each
     member; None: some member says otherwise, or nobody asked.
     """
-    today = next((each for each in values if each.what == results.AS_DRAWN), None)
-    chance = next((each for each in values if each.of == "random"), None)
+    today = results.find_answer(values, "clone", results.AS_DRAWN)
+    chance = results.find_answer(values, "random", results.MEAN_RETURN)
     if today is None or chance is None:
         return None
     pairs = zip(chance.members or (chance.value,), today.members or (today.value,), strict=True)

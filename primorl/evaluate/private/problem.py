@@ -52,8 +52,6 @@ class Problem:
 
     Attributes:
         units: K, private units.
-        unit: of privacy.
-        delta: δ at which costs are stated.
         horizon: most steps of a trajectory.
         policy: the one in question.
         ensemble: the released model, with declared or public bounds.
@@ -68,8 +66,6 @@ class Problem:
     """
 
     units: int
-    unit: str
-    delta: float
     horizon: int
     policy: Policies
     ensemble: GaussianEnsemble

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -76,6 +76,11 @@ class Answer:
         return all(map(math.isfinite, (self.value, *(self.ci95 or ()), *(self.members or ()))))
 
 
+def find_answer(answers: Iterable[Answer], of: str, what: str) -> Answer | None:
+    """Return the first answer of its kind; None: there is none."""
+    return next((each for each in answers if (each.of, each.what) == (of, what)), None)
+
+
 @record
 class Veto:
     """A free sign, or a warning from before the charge, that bars a trial."""
@@ -101,11 +106,6 @@ class Verdict:
 
     vetoes: tuple[Veto, ...] = ()
     """Signs and warnings that bar a trial."""
-
-    @classmethod
-    def of(cls, content: Mapping[str, Any] | None) -> Self:
-        """Rebuild it from a summary's plain content; None: nothing speaks against the model."""
-        return cls(vetoes=tuple(Veto(**veto) for veto in (content or {}).get("vetoes", ())))
 
     @property
     def believed(self) -> bool:
@@ -252,9 +252,8 @@ class PrivateEvaluation(records.FileRecord):
         return tuple(answer for answer in self.estimates if answer.what in (MEAN_RETURN, AS_DRAWN))
 
     def answer(self, of: str, what: str) -> Answer | None:
-        """Return the first answer of its kind; None: there is none."""
-        found = (answer for answer in self.estimates if (answer.of, answer.what) == (of, what))
-        return next(found, None)
+        """Return the answer of its kind; None: there is none."""
+        return find_answer(self.estimates, of, what)
 
     def made(self) -> dict[str, str]:
         """Hash (SHA-256) the answers, the free ones too, with their statement and subject, as the

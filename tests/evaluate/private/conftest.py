@@ -4,6 +4,7 @@ known.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from primorl.evaluate.private.problem import Episodes, Problem
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble
+from primorl.privacy.mechanism.mechanism import Mechanism
+from primorl.work.jobs import RELEASES, QuestionJob
 from tests.model.models import plain_maps
 from tests.units import Padded
 
@@ -62,8 +65,6 @@ def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
     maps = replace(ensemble.normaliser, input_mean=inputs[0], input_scale=inputs[1])
     settings: dict[str, Any] = {
         "units": units,
-        "unit": "person",
-        "delta": 1e-5,
         "horizon": 5,
         "policy": Acting(lambda observation: torch.zeros(len(observation), actions)),
         "ensemble": replace(ensemble, normaliser=maps, bounds=Bounds(**limits)),
@@ -71,6 +72,14 @@ def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
     }
     made = Problem(**settings | changes)
     return made if "return_low" in changes else made.with_return_bounds(None)
+
+
+def mechanism_of(units: int, noise_multiplier: float, releases: int = RELEASES) -> Mechanism:
+    """That of the question to so many people, with so many releases."""
+    rest: Any = {"delta": 1e-5, "discount": 1.0, "return_bounds": "reward", "draw": 0}
+    job = QuestionJob(noise_multiplier=noise_multiplier, **rest)
+    manifest: Any = SimpleNamespace(private_units=units, info=SimpleNamespace(unit="person"))
+    return replace(job.build_mechanism(manifest), rounds=releases)
 
 
 def model(
@@ -91,7 +100,7 @@ MODEL = model([0.5, 0.9], [1.0, 1.0])
 
 def problem(units: int, ensemble: GaussianEnsemble = MODEL, **changes: Any) -> Problem:
     """A state in [-1, 10] that says the time, an action in [-1, 1], rewards in [-2, 2]."""
-    settings: dict[str, Any] = {"unit": "trajectory", "ensemble": ensemble}
+    settings: dict[str, Any] = {"ensemble": ensemble}
     settings |= {"observation_high": torch.tensor([10.0])}
     settings |= {"observation_mean": torch.tensor([2.0]), "observation_scale": torch.tensor([2.0])}
     settings |= {"reward_low": -2.0, "reward_high": 2.0}

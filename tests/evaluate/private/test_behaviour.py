@@ -27,7 +27,7 @@ from primorl.evaluate.private.behaviour import (
 from primorl.evaluate.private.problem import Episodes, Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import Mechanism
-from tests.evaluate.private.conftest import Log, payers, problem, question
+from tests.evaluate.private.conftest import Log, mechanism_of, payers, problem, question
 from tests.mechanisms import SeededEntropy, watch
 
 BEHAVIOUR, NOTHING = Behaviour(levels=4), torch.empty(0, dtype=torch.float64)
@@ -215,7 +215,7 @@ def test_a_unit_moves_a_release_by_at_most_its_sensitivity_and_nobody_else(
     released: Tensor,
 ) -> None:
     source, hostile = logged()
-    mechanism, others = BEHAVIOUR.build_mechanism(CHAIN, 1.0, 1), torch.arange(UNITS) != SPOILT
+    mechanism, others = mechanism_of(UNITS, 1.0, 1), torch.arange(UNITS) != SPOILT
     before = BEHAVIOUR.contributions(CHAIN, source.episodes(), 0.001, released)
     norms = before.norm(dim=1)
     assert 0.7 < norms.max() <= 1 + 1e-12 < mechanism.clip.sensitivity, "the clip changes nothing"
@@ -243,9 +243,7 @@ class Careless(Behaviour):
 def test_what_forgets_its_bound_is_clipped() -> None:
     source, careless = payers(UNITS, 1.0), Careless(levels=4)
     contributed = careless.contributions(CHAIN, source.episodes(), 1e-9, NOTHING)
-    mechanism = replace(
-        careless.build_mechanism(CHAIN, 1.0, 1), noise_multiplier=1e-9, entropy=SeededEntropy(0)
-    )
+    mechanism = replace(mechanism_of(UNITS, 1e-9, 1), entropy=SeededEntropy(0))
     assert (contributed.norm(dim=1) > mechanism.clip.sensitivity).any()
     total = ask(careless, CHAIN, mechanism, source, BEGIN).released[:15] * UNITS
     assert not torch.allclose(total, contributed.sum(0), atol=1e-3)
@@ -253,7 +251,7 @@ def test_what_forgets_its_bound_is_clipped() -> None:
 
 
 def test_a_release_is_announced_before_its_noise_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, mechanism = payers(UNITS, 1.0), BEHAVIOUR.build_mechanism(CHAIN, 1.0, 2)
+    source, mechanism = payers(UNITS, 1.0), mechanism_of(UNITS, 1.0)
     seen: list[tuple[int, int]] = []
     before: list[list[tuple[int, int]]] = []
 
@@ -298,7 +296,7 @@ def test_intervals_cover(noise: float, units: int) -> None:
 
 
 def test_no_contribution_within_the_norm_is_changed() -> None:
-    mechanism = Behaviour(levels=1).build_mechanism(question(10, 1, 1), 10.0, 2)
+    mechanism = mechanism_of(10, 10.0)
     vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
     assert isinstance(mechanism.clip, L2Clip)
     assert torch.equal(mechanism.clip.finish(vectors.clone()), vectors)
