@@ -306,8 +306,8 @@ def _read_bytes(normaliser: Normaliser) -> int:
 
 
 @dataclass(frozen=True)
-class PredictionQuery(ABC):
-    """Asks every unit how its targets lie to what is predicted."""
+class _VectorQuery:
+    """Asks every unit for a vector; ``what`` is its name in ``privacy.json``."""
 
     what: ClassVar[str]
     columns: Columns
@@ -316,6 +316,10 @@ class PredictionQuery(ABC):
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
         return heads.contributions(self.columns)[self.what]
+
+
+class PredictionQuery(_VectorQuery, ABC):
+    """Asks every unit how its targets lie to what is predicted."""
 
     @property
     def targets(self) -> int:
@@ -444,8 +448,7 @@ class RewardOffsetQuery(PredictionQuery):
         return found if abs(found) > _TOLD * noise else 0.0
 
 
-@dataclass(frozen=True)
-class FirstStatesQuery:
+class FirstStatesQuery(_VectorQuery):
     """Asks every unit for the first state of its first trajectory (in the order of ids),
     standardised: z, z², category.
 
@@ -453,12 +456,6 @@ class FirstStatesQuery:
     """
 
     what = heads.FIRST_STATES
-    columns: Columns
-
-    @property
-    def contribution(self) -> BoundedSum:
-        """A unit's contribution."""
-        return heads.contributions(self.columns)[self.what]
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
