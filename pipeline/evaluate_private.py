@@ -37,23 +37,22 @@ def body(params: Params, log: StageLog) -> None:
     from primorl.policy.exported import DeterministicPolicy
     from primorl.stages import asking
     from primorl.work.desk import Desk
+    from primorl.work.jobs import request_for
 
-    with Desk.open(params) as desk:
-        data, job = desk.partitions, desk.read_plan(params).question
-        assert job is not None, "else the stage is idle"
-        policy, config = DeterministicPolicy.load(POLICY), PolicyConfig.read(POLICY)
-        problem = asking.evaluation_problem(job, data, policy, params.seed, config.ends)
-        files = asking.hash_files()
-        free, conduct = asking.compare_in_model(problem, params.chosen, config)
+    desk = Desk.open(params)
+    data, job = desk.partitions, desk.read_plan(params).question
+    assert job is not None, "else the stage is idle"
+    policy, config = DeterministicPolicy.load(POLICY), PolicyConfig.read(POLICY)
+    problem = asking.evaluation_problem(job, data, policy, params.seed, config.ends)
+    files = asking.hash_files()
+    free, conduct = asking.compare_in_model(problem, params.chosen, config)
 
-        mechanism = asking.QUESTION.build_mechanism(problem, job.noise_multiplier, RELEASES)
-        with desk.pay(desk.request(job), asking.begin(problem)) as paid:
-            released = asking.ask_for(paid, problem, mechanism)
-            record = asking.evaluation_record(
-                paid, problem, mechanism, released, free, conduct, files
-            )
-            record.write(PRIVATE_EVALUATION)
-            paid.commit(record.made())
+    mechanism = asking.QUESTION.build_mechanism(problem, job.noise_multiplier, RELEASES)
+    with desk.pay(request_for(job, data), asking.begin(problem)) as paid:
+        released = asking.ask_for(paid, problem, mechanism)
+        record = asking.evaluation_record(paid, problem, mechanism, released, free, conduct, files)
+        record.write(PRIVATE_EVALUATION)
+        paid.commit(record.made())
     for answer in record.values():
         log.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     if record.total is not None and record.total.epsilon is not None:

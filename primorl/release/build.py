@@ -133,13 +133,13 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
     """Collect the charges on the units of these data, without names, times of day or other data."""
     statement, place = run.model, MODELS / contents.MODEL[2]
     delta = params.privacy.delta
-    with read_ledger(params) as ledger:
-        if ledger is None:
-            found = f"charge {statement.charge} is in no ledger: none was begun here"
-            raise PipelineError(f"{place}: {found}; put back the one it was written to")
-        ledger.verify()
-        refuse_missing_charges(ledger)
-        account = ledger.account(read_version(run.manifest))
+    ledger = read_ledger(params)
+    if ledger is None:
+        found = f"charge {statement.charge} is in no ledger: none was begun here"
+        raise PipelineError(f"{place}: {found}; put back the one it was written to")
+    ledger.verify()
+    refuse_missing_charges(ledger)
+    account = ledger.account(read_version(run.manifest))
     budget = params.privacy.budget.epsilon
     _check_made(run, {charge.id: charge for charge in account.charges})
     return contents.LedgerStatement(

@@ -249,10 +249,6 @@ class Ledger:
                 "restore .primorl from its backup, or copy the file from a project that shares it"
             )
 
-    def close(self) -> None:
-        """Close the database."""
-        self._store.close()
-
     def _write(self, decide: Callable[[], _Entries | None]) -> None:
         """Append the decision of ``decide`` on the present history, if it decides to write; decide
         anew if another process was first.
