@@ -125,11 +125,10 @@ def settings(world: World) -> tuple[Any, Any, Any]:
         first_weights=lambda: (torch.zeros(2),),
         digest="",
         shrink=lambda weights: weights,
-        explain=lambda answers: None,
         shape=lambda vector: (vector,),
         make_normaliser=lambda public, answers: Stub(to=lambda device: None),
         early_queries=lambda answers: {SCALES: Stub(total=lambda _: nothing)},
-        late_queries=lambda: {LENGTHS: Stub(total=asked_late)},
+        late_queries=lambda: {LENGTHS: Stub(total=asked_late)} if world.mechanism.queries else {},
     )
     return params, partitions, setup
 

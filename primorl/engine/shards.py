@@ -60,12 +60,6 @@ class Group:
         Raises:
             PipelineError: a unit is with no process, or with two.
         """
-        holders = torch.zeros(units, dtype=torch.int64)
-        holders[held] = 1
-        if not bool((self.total(holders) == 1).all()):
-            raise PipelineError(
-                "data/partitions: each private unit must be with one process; give all the same"
-            )
 
 
 ALONE = Group()
@@ -115,6 +109,15 @@ class Processes(Group):
         with _name_lost_process():
             dist.all_reduce(moved)
         return moved.to(own.device)
+
+    def check_coverage(self, units: int, held: Tensor) -> None:
+        """See `Group.check_coverage`."""
+        holders = torch.zeros(units, dtype=torch.int64)
+        holders[held] = 1
+        if not bool((self.total(holders) == 1).all()):
+            raise PipelineError(
+                "data/partitions: each private unit must be with one process; give all the same"
+            )
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.engine.heads import LATE
 from primorl.engine.local_update import CohortSource
 from primorl.engine.public import PublicEvaluation, PublicEvaluator, Rows
 from primorl.engine.rounds import Rounds
@@ -289,8 +288,8 @@ class FirstProcess:
         Raises:
             ValueError: the state is lost.
         """
-        mechanism = self.setup.mechanism
-        queries = [query for query in mechanism.queries if query.what not in LATE]
+        mechanism, late = self.setup.mechanism, self.setup.late_queries()
+        queries = [query for query in mechanism.queries if query.what not in late]
         if not queries:
             return state
         if state.lost:
@@ -344,17 +343,17 @@ class FirstProcess:
         A finished state announces them: they count as spent then, and answers that are lost are not
         asked for again. What they would tell is unknown.
         """
-        late = [query for query in self.setup.mechanism.queries if query.what in LATE]
+        mechanism, late = self.setup.mechanism, self.setup.late_queries()
         if not late:
             return state
         assert self.source is not None, "rounds were run"
         self.save_checkpoint(state)
         released = self.setup.shrink(self.setup.shape(state.best))
-        queries, answers = self.setup.late_queries(), dict(state.answers)
-        for number, query in enumerate(late):
+        answers, charged = dict(state.answers), {each.what: each for each in mechanism.queries}
+        for number, (name, query) in enumerate(late.items()):
             self.group.ask(Message.LATE, number, flatten(released))
-            total = self.group.total(queries[query.what].total(self.source, maps, released))
-            answers[query.what] = self.setup.mechanism.answer(query, total)
+            total = self.group.total(query.total(self.source, maps, released))
+            answers[name] = mechanism.answer(charged[name], total)
         return replace(state, answers=answers)
 
     def release(
