@@ -159,7 +159,7 @@ class Desk:
             if due:  # what is paid is restored
                 bill.refuse_beyond_budget()
                 first = request.identity == unpaid[0] and len(unpaid) > 1
-                if first and bill.variant == "private":
+                if first and bill.plan.model.variant == "private":
                     say(f"{stage}: this run is still to charge {bill.total}")
             if due or request.identity in [each.identity for each in bill.lost]:
                 bill.refuse_lost()

@@ -67,13 +67,12 @@ def decide_plan(params: Params, partitions: Partitions) -> jobs.RunPlan:
 
 def add_figures(plan: jobs.RunPlan, manifest: Manifest) -> jobs.RunPlan:
     """Compute what all jobs of a plan cost, for readers."""
-    own = plan.model.mechanism.training.epsilons(plan.model.delta)
-    least = least_spread(plan.model.build_mechanism(manifest))
-    figures = jobs.Figures(epsilon=None, right_guesses=100.0, model=own, least_spread=least)
-    if plan.model.variant == "private":
-        guesses = right_guesses(plan.events)
-        epsilon = finite(cost_of(plan))
-        figures = replace(figures, epsilon=epsilon, right_guesses=guesses)
+    figures = jobs.Figures(
+        epsilon=finite(cost_of(plan)),
+        right_guesses=right_guesses(plan.events),
+        model=plan.model.mechanism.training.epsilons(plan.model.delta),
+        least_spread=least_spread(plan.model.build_mechanism(manifest)),
+    )
     plan = replace(plan, figures=figures)
     return replace(plan, figures=replace(figures, key=plan.key()))
 
@@ -362,8 +361,8 @@ def find_objections(
     stops, warnings = list[str](), list[str]()
     if public.units == 0:
         dataset = params.chosen
-        flagged = isinstance(dataset, TabularDataset) and dataset.options.columns.terminated
-        if dataset.cuts_last_rows and not flagged:
+        log = dataset.options if isinstance(dataset, TabularDataset) else None
+        if log is not None and log.cuts_last_rows and not log.columns.terminated:
             warnings.append(
                 f"{file}: options.end: {_CUT}, and nobody is public to tell if any is left; "
                 f"{_OUTCOME}"
@@ -422,7 +421,8 @@ def _find_no_reward(
     may_end = public.terminates if ends == LEARNED else ends != NONE
     if reward.min() < reward.max() or (reward[0] != 0 and may_end):
         return None
-    cut = dataset.cuts_last_rows and not public.terminates
+    log = isinstance(dataset, TabularDataset) and dataset.options.cuts_last_rows
+    cut = log and not public.terminates
     key = "options.end" if cut else "reward"
     why = f"{_CUT}; {_OUTCOME}" if cut else "correct options.columns.reward, or the log"
     return f"datasets/{params.dataset}.yaml: {key}: every public reward is {reward[0]:g}: {why}"
