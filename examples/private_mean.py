@@ -5,7 +5,6 @@ python -m examples.private_mean
 
 import hmac
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,18 +61,9 @@ def private_mean(
         )
     )
     request = Request(data, "people", "private_mean", identity, mechanism.event, mechanism.delta)
-    with (
-        closing(
-            Ledger(f"sqlite:///{folder}/ledger.db", secret=secret, anchor=folder / "ledger.head")
-        ) as ledger,
-        pay_or_resume(
-            ledger,
-            request,
-            BUDGET,
-            folder / "checkpoints",
-            RunningMean(torch.zeros(2)),
-        ) as payment,
-    ):
+    url, begin = f"sqlite:///{folder}/ledger.db", RunningMean(torch.zeros(2))
+    ledger = Ledger(url, secret=secret, anchor=folder / "ledger.head")
+    with pay_or_resume(ledger, request, BUDGET, folder / "checkpoints", begin) as payment:
         state = payment.state
         while state.started < mechanism.rounds:
             state = replace(state, started=state.started + 1)

@@ -27,21 +27,22 @@ def body(params: Params, log: StageLog) -> None:
     from primorl.privacy.composition import count_held, held_by_clone
     from primorl.stages import training
     from primorl.work.desk import Desk
+    from primorl.work.jobs import request_for
 
-    with Desk.open(params) as desk:
-        data, job = desk.partitions, desk.read_plan(params).clone
-        assert job is not None
-        setup = training.prepare_clone(job, data, params.compute)
-        training.check_before_charge(setup, BEHAVIOUR)
+    desk = Desk.open(params)
+    data, job = desk.partitions, desk.read_plan(params).clone
+    assert job is not None
+    setup = training.prepare_clone(job, data, params.compute)
+    training.check_before_charge(setup, BEHAVIOUR)
 
-        begin = TrainingState.begin(setup)
-        with desk.pay(desk.request(job), begin) as paid:
-            trained = training.train_for(paid, setup, data, log)
-            training.refuse_diverged(setup, trained)
-            own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
-            held = {} if job.scaled_by is None else held_by_clone(Statement.read(MODEL))
-            with paid.finish(BEHAVIOUR, count_held(own, held)) as folder:
-                training.write_clone(folder, job, setup, trained, data.manifest)
+    begin = TrainingState.begin(setup)
+    with desk.pay(request_for(job, data), begin) as paid:
+        trained = training.train_for(paid, setup, data, log)
+        training.refuse_diverged(setup, trained)
+        own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
+        held = {} if job.scaled_by is None else held_by_clone(Statement.read(MODEL))
+        with paid.finish(BEHAVIOUR, count_held(own, held)) as folder:
+            training.write_clone(folder, job, setup, trained, data.manifest)
 
 
 if __name__ == "__main__":

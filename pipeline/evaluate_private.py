@@ -37,20 +37,21 @@ def body(params: Params, log: StageLog) -> None:
     from primorl.policy.exported import DeterministicPolicy
     from primorl.stages import asking
     from primorl.work.desk import Desk
+    from primorl.work.jobs import request_for
 
-    with Desk.open(params) as desk:
-        data, job = desk.partitions, desk.read_plan(params).question
-        assert job is not None, "else the stage is idle"
-        policy, config = DeterministicPolicy.load(POLICY), PolicyConfig.read(POLICY)
-        problem = asking.evaluation_problem(job, data, policy, params.seed, config.ends)
-        compared = asking.compare_in_model(problem, data, params.chosen, config)
+    desk = Desk.open(params)
+    data, job = desk.partitions, desk.read_plan(params).question
+    assert job is not None, "else the stage is idle"
+    policy, config = DeterministicPolicy.load(POLICY), PolicyConfig.read(POLICY)
+    problem = asking.evaluation_problem(job, data, policy, params.seed, config.ends)
+    compared = asking.compare_in_model(problem, data, params.chosen, config)
 
-        mechanism = job.build_mechanism(data.manifest)
-        with desk.pay(desk.request(job), asking.begin(problem)) as paid:
-            released = asking.ask_for(paid, problem, mechanism)
-            record = asking.add_answers(compared, paid, problem, mechanism, released)
-            record.write(PRIVATE_EVALUATION)
-            paid.commit(record.made())
+    mechanism = job.build_mechanism(data.manifest)
+    with desk.pay(request_for(job, data), asking.begin(problem)) as paid:
+        released = asking.ask_for(paid, problem, mechanism)
+        record = asking.add_answers(compared, paid, problem, mechanism, released)
+        record.write(PRIVATE_EVALUATION)
+        paid.commit(record.made())
     for answer in record.values():
         log.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     if record.total is not None and record.total.epsilon is not None:

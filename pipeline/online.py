@@ -47,17 +47,17 @@ def body(params: Params, log: StageLog) -> None:
     learning = online.online_run(params)
     device = choose_device(params.compute.device)
     start = online.begin(learning)
-    with Desk.open_for(params, learning.people) as desk:
-        request = online.request_charge(learning)
-        with desk.pay(request, start) as paid:
-            state = online.learn_for(paid, learning, device)
-            policies = [learning.network.export(parameters) for parameters in state.kept]
-            curve, before, after = online.evaluate_online(learning, state, policies)
-            of_users = online.users_statement(learning)
-            of_users = of_users.with_payment(paid.charge.id, paid.spent)
-            statement = after_offline(learning.offline, of_users)
-            with paid.finish(ONLINE, statement) as folder:
-                online.write_policies(folder, learning, policies)
+    desk = Desk.open_for(params, learning.people)
+    request = online.request_charge(learning)
+    with desk.pay(request, start) as paid:
+        state = online.learn_for(paid, learning, device)
+        policies = [learning.network.export(parameters) for parameters in state.kept]
+        curve, before, after = online.evaluate_online(learning, state, policies)
+        of_users = online.users_statement(learning)
+        of_users = of_users.with_payment(paid.charge.id, paid.spent)
+        statement = after_offline(learning.offline, of_users)
+        with paid.finish(ONLINE, statement) as folder:
+            online.write_policies(folder, learning, policies)
     seconds = time.perf_counter() - started
     summary = online.summarise_online(learning, statement, before, after, seconds)
     write_online_results(summary, curve)

@@ -12,7 +12,7 @@ from primorl.stages import training
 from primorl.stages.training import work_for_first
 from primorl.tracking import check_store
 from primorl.work.desk import Desk
-from primorl.work.jobs import paid_plan
+from primorl.work.jobs import paid_plan, request_for
 
 
 def body(params: Params, log: StageLog) -> None:
@@ -20,19 +20,19 @@ def body(params: Params, log: StageLog) -> None:
 
     Everything that can be refused without private data is refused before anybody is charged.
     """
-    with Desk.open(params) as desk:
-        data, plan = desk.partitions, desk.read_plan(params)
-        setup = training.prepare_model(plan.model, data, params.compute)
-        training.check_before_charge(setup, MODEL)
-        check_store(params)  # `evaluate` would fail after all is paid for
-        plan.write(paid_plan(params, data))  # so that the stage `plan` stays with these numbers
-        begin = TrainingState.begin(setup)
-        with desk.pay(desk.request(plan.model), begin) as paid:
-            trained = training.train_for(paid, setup, data, log)
-            training.refuse_diverged(setup, trained)
-            statement = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
-            with paid.finish(MODEL, statement) as folder:
-                training.write_model(folder, plan, setup, trained, data.manifest)
+    desk = Desk.open(params)
+    data, plan = desk.partitions, desk.read_plan(params)
+    setup = training.prepare_model(plan.model, data, params.compute)
+    training.check_before_charge(setup, MODEL)
+    check_store(params)  # `evaluate` would fail after all is paid for
+    plan.write(paid_plan(params, data))  # so that the stage `plan` stays with these numbers
+    begin = TrainingState.begin(setup)
+    with desk.pay(request_for(plan.model, data), begin) as paid:
+        trained = training.train_for(paid, setup, data, log)
+        training.refuse_diverged(setup, trained)
+        statement = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
+        with paid.finish(MODEL, statement) as folder:
+            training.write_model(folder, plan, setup, trained, data.manifest)
 
 
 if __name__ == "__main__":

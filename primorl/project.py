@@ -288,10 +288,10 @@ def write_report(params: Params, target: Path) -> None:
 def _spending(params: Params) -> Spending | None:
     """Read the ledger's history of the units that are here; None: nothing was charged to them."""
     manifest = Manifest.load(files.MANIFEST)
-    with read_ledger(params) as ledger:
-        if ledger is None:
-            return None
-        account = ledger.account(read_version(manifest))
+    ledger = read_ledger(params)
+    if ledger is None:
+        return None
+    account = ledger.account(read_version(manifest))
     if not account.entries:
         return None
     limit, delta = budget_of(params, manifest.private_units), params.privacy.delta

@@ -71,46 +71,46 @@ def evaluate(epsilon: float) -> None:
     at no cost.
     """
     params, algorithm = load(), replace(dptd.ALGORITHM, members=1)
-    with Desk.open(params) as desk:
-        data, delta = desk.partitions, params.privacy.delta
-        manifest = data.manifest
-        bounds = model_bounds(params.chosen.bounds, manifest, data.public)
-        largest = max(abs(bounds.reward_low), abs(bounds.reward_high))
-        starts = scale(bounds, Recordings.of(MODEL, data.public).first_states(params.seed))
-        mechanism = dptd.mechanism_of(
-            manifest.private_units, manifest.info.unit, delta, "offset", epsilon
-        )
-        network = ValueNetwork(starts.shape[-1], algorithm.hidden)
-        scales = [bounds.observation_low.tolist(), bounds.observation_high.tolist(), largest]
-        asked = {
-            "name": "dptd",
-            "plan": repr(mechanism),
-            "scales": scales,
-            "data": data.identity,
+    desk = Desk.open(params)
+    data, delta = desk.partitions, params.privacy.delta
+    manifest = data.manifest
+    bounds = model_bounds(params.chosen.bounds, manifest, data.public)
+    largest = max(abs(bounds.reward_low), abs(bounds.reward_high))
+    starts = scale(bounds, Recordings.of(MODEL, data.public).first_states(params.seed))
+    mechanism = dptd.mechanism_of(
+        manifest.private_units, manifest.info.unit, delta, "offset", epsilon
+    )
+    network = ValueNetwork(starts.shape[-1], algorithm.hidden)
+    scales = [bounds.observation_low.tolist(), bounds.observation_high.tolist(), largest]
+    asked = {
+        "name": "dptd",
+        "plan": repr(mechanism),
+        "scales": scales,
+        "data": data.identity,
+    }
+    request = Request(
+        data.version,
+        manifest.info.dataset,
+        EVALUATE_PRIVATE,
+        digest(asked),
+        mechanism.event,
+        delta,
+    )
+    values: dict[str, Any] = algorithm.begin(network, params.seed)
+    begin = Learned(**values, offset=torch.zeros(1))
+    with desk.pay(request, begin) as paid:
+        state = paid.state
+        if not paid.finished:
+            state = learn(paid, mechanism, network, state, partial(log_of, bounds, largest))
+        value = float(network.values(state.theta.float(), starts[None]).mean())
+        found = {
+            "value": (value + float(state.offset)) * largest,
+            "before_the_offset": value * largest,
+            "discount": dptd.DISCOUNT,
+            "network": state.theta[0].tolist(),
         }
-        request = Request(
-            data.version,
-            manifest.info.dataset,
-            EVALUATE_PRIVATE,
-            digest(asked),
-            mechanism.event,
-            delta,
-        )
-        values: dict[str, Any] = algorithm.begin(network, params.seed)
-        begin = Learned(**values, offset=torch.zeros(1))
-        with desk.pay(request, begin) as paid:
-            state = paid.state
-            if not paid.finished:
-                state = learn(paid, mechanism, network, state, partial(log_of, bounds, largest))
-            value = float(network.values(state.theta.float(), starts[None]).mean())
-            found = {
-                "value": (value + float(state.offset)) * largest,
-                "before_the_offset": value * largest,
-                "discount": dptd.DISCOUNT,
-                "network": state.theta[0].tolist(),
-            }
-            with paid.finish(FOLDER, paid.state_privacy(mechanism)) as folder:
-                write_json(folder / "value.json", found)
+        with paid.finish(FOLDER, paid.state_privacy(mechanism)) as folder:
+            write_json(folder / "value.json", found)
     before = found["before_the_offset"]
     print(f"{FOLDER}: value {found['value']:.4g}; {before:.4g} before its mean error was asked")
 

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial, partialmethod
 from pathlib import Path
 from types import SimpleNamespace as Stub
@@ -125,11 +125,10 @@ def settings(world: World) -> tuple[Any, Any, Any]:
         first_weights=lambda: (torch.zeros(2),),
         digest="",
         shrink=lambda weights: weights,
-        explain=lambda answers: None,
         shape=lambda vector: (vector,),
         make_normaliser=lambda public, answers: Stub(to=lambda device: None),
         early_queries=lambda answers: {SCALES: Stub(total=lambda _: nothing)},
-        late_queries=lambda: {LENGTHS: Stub(total=asked_late)},
+        late_queries=lambda: {LENGTHS: Stub(total=asked_late)} if world.mechanism.queries else {},
     )
     return params, partitions, setup
 
@@ -140,12 +139,9 @@ def process(world: World, identity: str) -> None:
     params, partitions, setup = settings(world)
     request = Request(VERSION, "data", "train_model", identity, world.mechanism.event, DELTA)
     begin = TrainingState.begin(setup)
-    with (
-        closing(open_to_charge(params)) as ledger,
-        Desk(ledger, Budget(100.0, DELTA), DELTA, VERSION, _partitions=partitions).pay(
-            request, begin
-        ) as paid,
-    ):
+    ledger = open_to_charge(params)
+    desk = Desk(ledger, Budget(100.0, DELTA), DELTA, VERSION, _partitions=partitions)
+    with desk.pay(request, begin) as paid:
         charge = world.charge = paid.charge.id
         must(not world.lost, f"charge {charge} was granted although the ledger has lost charges")
         world.granted.add(charge)
@@ -229,11 +225,8 @@ def opened(world: World) -> Iterator[ledgers.Ledger]:
     """Open the world's ledger, undisturbed."""
     world.begin_life(last=True)
     url = world.url or f"sqlite:///{LEDGER}"
-    with (
-        in_world(world),
-        closing(ledgers.Ledger(url, secret=OURS, anchor=LEDGER_HEAD)) as book,
-    ):
-        yield book
+    with in_world(world):
+        yield ledgers.Ledger(url, secret=OURS, anchor=LEDGER_HEAD)
 
 
 def settle(world: World, identity: str) -> str:

@@ -41,7 +41,7 @@ from primorl.data.storage.rows import PartReader, UnitStore
 from primorl.engine import heads
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
-from primorl.engine.shards import Processes
+from primorl.engine.shards import ALONE, Group, Processes
 from primorl.engine.training import serve, train
 from primorl.evaluate.private.behaviour import Asked, Behaviour, ask
 from primorl.model.architecture import Architecture, CloneNetwork
@@ -279,19 +279,16 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
     return CloningSetup(**vars(whole)) if what == "clone" else whole
 
 
-def rounds(
-    what: str, folder: Path, size: Size, group: Processes | None = None
-) -> Callable[[], object]:
+def rounds(what: str, folder: Path, size: Size, group: Group = ALONE) -> Callable[[], object]:
     """Open the rows; then answer the queries and run the rounds."""
-    rank, ranks = (group.rank, group.ranks) if group else (0, 1)
+    rank, ranks = group.rank, group.ranks
     store = opened(folder, slice(rank, None, ranks))
     units = PartReader(folder / "partitions/private", made_by="partition").lengths().size
     setup = setup_of(what, size, units)
     setup = replace(setup, execution=replace(setup.execution, rank=rank, ranks=ranks))
     source = setup.view(store)
-    if group:
-        group.check_coverage(units, store.numbers)
-    if group and rank:
+    group.check_coverage(units, store.numbers)
+    if isinstance(group, Processes) and rank:
         return lambda: serve(group, setup, source, None)
     return lambda: train(setup, source, None, group=group)
 

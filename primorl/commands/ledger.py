@@ -105,14 +105,14 @@ def _open() -> "Iterator[tuple[Params, Ledger | None]]":
     from primorl.work.data import check_secret, read_ledger, refuse_missing_charges
 
     params = load()
-    with read_ledger(params) as ledger:
-        if ledger is None:
-            refuse_missing_charges(None)
-        yield params, ledger
-        if ledger is not None:
-            refuse_missing_charges(ledger)
-            if MANIFEST.exists():
-                check_secret(Manifest.load(MANIFEST))
+    ledger = read_ledger(params)
+    if ledger is None:
+        refuse_missing_charges(None)
+    yield params, ledger
+    if ledger is not None:
+        refuse_missing_charges(ledger)
+        if MANIFEST.exists():
+            check_secret(Manifest.load(MANIFEST))
 
 
 def _print_json(ledger: "Ledger", params: "Params") -> None:

@@ -134,8 +134,7 @@ def _secrets(params: "Params") -> Iterator[str]:
     from primorl.work.data import read_ledger
 
     refuse_readable()
-    with read_ledger(params):  # which needs the secret, and its server
-        pass
+    read_ledger(params)  # which needs the secret, and its server
     if (home() / files.STATE).exists():
         yield f"{files.STATE}: nobody else can read it; `primorl ledger verify` checks the ledger"
 

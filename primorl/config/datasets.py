@@ -162,6 +162,14 @@ class TabularOptions(Block):
     sorted: bool = False
     beyond_bounds: Literal["refuse", "clip"] = "refuse"
 
+    @property
+    def cuts_last_rows(self) -> bool:
+        """Whether the last row of a trajectory that does not terminate is dropped, with a reward
+        that it may have.
+        """
+        kept = self.end in ("observed", "outcome")
+        return not kept and self.columns.next_observation is None
+
     def __post_init__(self) -> None:
         if self.trajectory_ids == "per_unit" and self.columns.unit is None:
             raise ValueError("trajectory_ids: per_unit needs columns.unit; else set global")
@@ -577,13 +585,6 @@ class DatasetCommon(Block):
         own = {"reward_meaning": self.reward_meaning, "left_out": self.left_out}
         return {key: text for key, text in {**vars(self.card), **own}.items() if text}
 
-    @property
-    def cuts_last_rows(self) -> bool:
-        """Whether the last row of a trajectory that does not terminate is dropped, with a reward
-        that it may have.
-        """
-        return False
-
 
 class ReplayDataset(DatasetCommon):
     """A dataset collected here by training a behaviour policy."""
@@ -614,12 +615,6 @@ class TabularDataset(DatasetCommon):
 
     source: Literal["tabular"]
     options: TabularOptions
-
-    @property
-    def cuts_last_rows(self) -> bool:
-        """See `DatasetCommon.cuts_last_rows`."""
-        kept = self.options.end in ("observed", "outcome")
-        return not kept and self.options.columns.next_observation is None
 
     def __post_init__(self) -> None:
         columns, action = self.options.columns, self.options.columns.action

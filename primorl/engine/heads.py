@@ -29,8 +29,6 @@ EXPLAINED, REWARD_OFFSET = "explained", "reward_offset"
 FIRST_STATES, LENGTHS = "first_states", "lengths"
 PERSISTENCE, PRODUCTS = "persistence", "products"  # of a clone, the others of a model
 """Names of the queries in ``privacy.json``."""
-LATE = (RESIDUALS, EXPLAINED, REWARD_OFFSET, FIRST_STATES, LENGTHS, PERSISTENCE, PRODUCTS)
-"""Queries that are asked after the rounds: they need the weights, or the released scales."""
 SHARES = {
     SCALES: 0.15,
     FINER_SCALES: 0.15,
@@ -45,7 +43,7 @@ SHARES = {
 """Shares of their training's ε that the queries take."""
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
-LENGTH_CONTRIBUTION = Fractions(1, 2 * PARTS)
+LENGTH_CONTRIBUTION = Fractions(2 * PARTS)
 """Of a unit to `LENGTHS`: parts of the horizon, truncated trajectories first."""
 SURELY_EXPLAINED = 2.0
 """Standard errors of what is explained of the reward, up to which it may be nothing."""

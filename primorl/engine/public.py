@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import relu
+from torch.nn.functional import relu, softplus
 
 from primorl.engine.local_update import CohortSource
 from primorl.engine.queries import all_rows
 from primorl.engine.settings import PooledTraining
-from primorl.model.architecture import CloneNetwork, Network, PublicLosses
+from primorl.model.architecture import TERMINATION_GAIN, CloneNetwork, Network, PublicLosses
 from primorl.model.ensemble import (
     Normaliser,
     Weights,
     bound_softly,
+    gaussian,
     negative_log_likelihood,
     outputs,
-    row_losses,
 )
 from primorl.model.numerics import Adam
 
@@ -122,21 +122,31 @@ def losses_of_rows(
 ) -> Tensor:
     """Compute the loss on every row.
 
-    Of an ensemble see `row_losses`. A clone's loss is the negative log-likelihood of the action,
-    for a Gaussian without its constant.
+    An ensemble's is `negative_log_likelihood`, plus the flag's cross-entropy (of linear heads its
+    square) if terminations are learned. A clone's is the negative log-likelihood of the action, for
+    a Gaussian without its constant.
 
     Args:
         network: the ensemble or the clone.
         weights: of the network.
         inputs: standardised, ``[N, B, inputs]``.
         targets: standardised, ``[.., B, columns]``.
-        beta_nll: β of an ensemble's loss.
+        beta_nll: β of an ensemble's loss that is trained on; losses that are reported have 0.
 
     Returns:
         Losses ``[N, B]``.
     """
     if not isinstance(network, CloneNetwork):
-        return row_losses(network, weights, inputs, targets, beta_nll)
+        output, flag = outputs(weights, inputs), targets[..., -1]
+        mean, log_variance = gaussian(network, output)
+        known = targets[..., : network.targets]
+        loss = negative_log_likelihood(mean, log_variance, known, beta_nll)
+        if not network.learned_termination:
+            return loss
+        if network.features is not None:
+            return loss + 0.5 * (output[..., -1] - flag).square()
+        logit = TERMINATION_GAIN * output[..., -1]
+        return loss + softplus(logit) - logit * flag
     output = outputs(weights, inputs, relu)
     if network.discrete_actions:
         return -(output.log_softmax(-1) * targets).sum(-1)

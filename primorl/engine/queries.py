@@ -100,12 +100,15 @@ class NoisyAnswer(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """Mean and deviation of every number, scale of every change, shares of categories."""
+    """Mean and deviation of every number, whether noise hides how much it varies, scale of every
+    change, and shares of categories.
+    """
 
     mean: Tensor
     deviation: Tensor
+    hidden: Tensor
     change: Tensor
-    shares: Tensor
+    shares: NoisyAnswer
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,7 @@ def make_normaliser(first: ScalesAnswer, finer: ScalesAnswer) -> Normaliser:
     """
     query = first.query
     columns, S = query.columns, query.columns.observations
-    mean, deviation, change, shares = combine_scales([first, finer])
+    mean, deviation, _, change, (shares, _) = combine_scales([first, finer])
     chosen, known = columns.continuous, len(columns.continuous)
     # Rare large rewards lie outside the second window: the first one counts where it surely saw
     # them.
@@ -233,12 +236,6 @@ def make_normaliser(first: ScalesAnswer, finer: ScalesAnswer) -> Normaliser:
     return Normaliser(input_mean, input_scale, target_mean, target_scale)
 
 
-def find_hidden(first: ScalesAnswer, finer: ScalesAnswer) -> Tensor:
-    """Tell of each number whether noise hides how much it varies, bool ``[n]``."""
-    variance = _combine_variances([first, finer])
-    return variance.value < variance.error
-
-
 def combine_scales(answers: Sequence[ScalesAnswer]) -> Scales:
     """Estimate scales from all answers, each weighted by its precision.
 
@@ -246,32 +243,27 @@ def combine_scales(answers: Sequence[ScalesAnswer]) -> Scales:
     scale is too small make rounds diverge, while one that is twice too large is still learned.
     """
     middle, half, widest = answers[0].query.windows
-    means, roots, shares = [], [], []
+    means, variances, roots, shares = [], [], [], []
     large = torch.zeros(len(widest), dtype=torch.float64)
     for each in answers:
         own, found = each.query.windows, each.means
         mean = each.scale(found.mean, own.half)
         means.append(NoisyAnswer(own.middle + mean.value, mean.error))
+        variances.append(each.scale(each.variance, own.half.square()))
         roots.append(each.scale(found.root, own.change.sqrt()))
         shares.append(each.scale(found.shares, torch.ones_like(found.shares)))
         # Rare large changes: their root says little, their square much.
         seen = torch.where(found.change_square > _SEEN * each.noise, found.change_square, 0.0)
         large = large.maximum(own.change * seen.sqrt())
-    variance, root = _combine_variances(answers), _combine(roots)
+    variance, root = _combine(variances), _combine(roots)
     deviation = (variance.value.clamp(min=0) + variance.error).sqrt()
     usual = ((root.value.clamp(min=0) + root.error / 2) / _MEAN_ROOT_OF_CHANGE).square()
     return Scales(
         mean=_combine(means).value.maximum(middle - half).minimum(middle + half),
         deviation=deviation.maximum(_LEAST_SCALE * half),
+        hidden=variance.value < variance.error,
         change=usual.maximum(large).minimum(widest).maximum(_LEAST_SCALE * widest),
-        shares=_combine(shares).value,
-    )
-
-
-def _combine_variances(answers: Sequence[ScalesAnswer]) -> NoisyAnswer:
-    """Estimate the variances of the numbers from all answers."""
-    return _combine(
-        [each.scale(each.variance, each.query.windows.half.square()) for each in answers]
+        shares=_combine(shares),
     )
 
 
@@ -306,8 +298,8 @@ def _read_bytes(normaliser: Normaliser) -> int:
 
 
 @dataclass(frozen=True)
-class PredictionQuery(ABC):
-    """Asks every unit how its targets lie to what is predicted."""
+class _VectorQuery:
+    """Asks every unit for a vector; ``what`` is its name in ``privacy.json``."""
 
     what: ClassVar[str]
     columns: Columns
@@ -316,6 +308,10 @@ class PredictionQuery(ABC):
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
         return heads.contributions(self.columns)[self.what]
+
+
+class PredictionQuery(_VectorQuery, ABC):
+    """Asks every unit how its targets lie to what is predicted."""
 
     @property
     def targets(self) -> int:
@@ -444,8 +440,7 @@ class RewardOffsetQuery(PredictionQuery):
         return found if abs(found) > _TOLD * noise else 0.0
 
 
-@dataclass(frozen=True)
-class FirstStatesQuery:
+class FirstStatesQuery(_VectorQuery):
     """Asks every unit for the first state of its first trajectory (in the order of ids),
     standardised: z, z², category.
 
@@ -453,12 +448,6 @@ class FirstStatesQuery:
     """
 
     what = heads.FIRST_STATES
-    columns: Columns
-
-    @property
-    def contribution(self) -> BoundedSum:
-        """A unit's contribution."""
-        return heads.contributions(self.columns)[self.what]
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
@@ -523,7 +512,7 @@ class LengthsQuery:
         """Sum over all units, int64. Sensitive: only `Mechanism.answer` may see it."""
         assert isinstance(source, TrajectorySource), "the store was opened for trajectories"
         parts, flag, first = heads.PARTS, len(normaliser.target_mean), 0
-        total = torch.zeros(1, 2 * parts, dtype=torch.int64)
+        total = torch.zeros(2 * parts, dtype=torch.int64)
         row_bytes = 2 * parts * 32 + _ROW_BYTES + _read_bytes(normaliser)
         for _, targets, own in all_rows(source, row_bytes):
             units, place = torch.arange(first, first + len(own)), torch.arange(own.shape[1])
@@ -535,7 +524,7 @@ class LengthsQuery:
             last[:, :-1] &= begins[:, 1:] | ~own[:, 1:]
             bins = (step * parts // self.horizon).clamp(0, parts - 1)
             bins += parts * (targets[..., flag] > 0)
-            total += self.contribution.total(bins.unsqueeze(-1), last)
+            total += self.contribution.total(bins, last)
         return total
 
     def survival(self, answer: Tensor, noise: float) -> Tensor:
@@ -543,10 +532,10 @@ class LengthsQuery:
         horizon]``: post-processing.
 
         First of those that do not terminate, by the product-limit estimate (Kaplan and Meier 1958);
-        then of all. Each end is at the upper edge of its bin. ``answer`` is ``[1, 2 · PARTS]``,
-        ``noise`` its public standard deviation.
+        then of all. Each end is at the upper edge of its bin. ``answer`` has 2 · PARTS numbers,
+        ``noise`` is its public standard deviation.
         """
-        fractions = reconcile_halves(answer[0], noise)
+        fractions = reconcile_halves(answer.flatten(), noise)
         edges = -(-torch.arange(1, heads.PARTS + 1) * self.horizon // heads.PARTS)
         ends = torch.zeros(2, self.horizon + 1, dtype=fractions.dtype)
         ends.index_add_(1, edges, fractions.view(2, heads.PARTS))

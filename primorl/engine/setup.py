@@ -98,7 +98,9 @@ class TrainingSetup:
         return {name: query for name, query in both.items() if name in asked}
 
     def late_queries(self) -> dict[str, queries.LateQuery]:
-        """Make the query of each name that is asked after the rounds, in the mechanism's order."""
+        """Make the query of each name that is asked after the rounds, in the mechanism's order: it
+        needs the weights, or the released scales.
+        """
         made = {query.what: query for query in self._possible_queries()}
         asked = [query.what for query in self.mechanism.queries]
         return {name: made[name] for name in asked if name in made}
@@ -162,7 +164,7 @@ class TrainingSetup:
         columns = self.columns
         known = [names[place] for place in columns.continuous]
         known += [] if columns.discrete else names[columns.observations : -1]
-        hidden = queries.find_hidden(*self._scales_answers(answers)).tolist()
+        hidden = queries.combine_scales(self._scales_answers(answers)).hidden.tolist()
         pairs = zip([*known, names[-1]], hidden, strict=True)
         return [name for name, lost in pairs if lost]
 
@@ -172,10 +174,9 @@ class TrainingSetup:
         """
         if heads.FINER_SCALES not in answers or not self.columns.discrete:
             return None
-        asked = self._scales_answers(answers)
-        value = queries.combine_scales(asked).shares[-self.columns.actions :]
-        error = sum(max(each.noise, 1e-9) ** -2 for each in asked) ** -0.5
-        return queries.NoisyAnswer(value, torch.full_like(value, error))
+        found = queries.combine_scales(self._scales_answers(answers)).shares
+        value, error = (part[-self.columns.actions :] for part in found)
+        return queries.NoisyAnswer(value, error)
 
     def find_rare_actions(self, answers: Answers) -> tuple[int, ...]:
         """List discrete actions whose charged shares the noise could have made; none where it

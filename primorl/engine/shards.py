@@ -40,12 +40,29 @@ class Group:
 
     rank, ranks = 0, 1
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        """Let the other processes end."""
+
     def ask(self, request: Message, number: int = 0, released: Tensor = _NOTHING) -> None:
         """Send a request to the other processes, with a vector that is public or released."""
 
     def total(self, own: Tensor) -> Tensor:
         """Add up the sums of all processes. Sensitive."""
         return own
+
+    def check_coverage(self, units: int, held: Tensor) -> None:
+        """Refuse to begin unless every unit, of which this process ``held`` some, is with exactly
+        one process.
+
+        Raises:
+            PipelineError: a unit is with no process, or with two.
+        """
+
+
+ALONE = Group()
 
 
 class Processes(Group):
@@ -56,10 +73,8 @@ class Processes(Group):
             dist.init_process_group("gloo", timeout=_SILENCE)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        """See `Group`."""
         if kind is None and self.rank == 0:
             self.ask(Message.STOP)
         dist.destroy_process_group()
@@ -96,12 +111,7 @@ class Processes(Group):
         return moved.to(own.device)
 
     def check_coverage(self, units: int, held: Tensor) -> None:
-        """Refuse to begin unless every unit, of which this process ``held`` some, is with exactly
-        one process.
-
-        Raises:
-            PipelineError: a unit is with no process, or with two.
-        """
+        """See `Group.check_coverage`."""
         holders = torch.zeros(units, dtype=torch.int64)
         holders[held] = 1
         if not bool((self.total(holders) == 1).all()):

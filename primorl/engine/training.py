@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.engine.heads import LATE
 from primorl.engine.local_update import CohortSource
 from primorl.engine.public import PublicEvaluation, PublicEvaluator, Rows
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import ServerTraining
 from primorl.engine.setup import Answers, TrainingSetup
-from primorl.engine.shards import Group, Message, Processes, join_answers
-from primorl.model.architecture import Explained, PublicLosses
+from primorl.engine.shards import ALONE, Group, Message, Processes, join_answers
+from primorl.model.architecture import PublicLosses
 from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.numerics import flatten, to_device
 from primorl.privacy.ledger.checkpoint import State
@@ -157,7 +156,6 @@ class Trained:
         normaliser: of inputs and targets.
         answers: to the mechanism's queries, by name.
         public_loss: of the released weights beside two trivial models; None without a public split.
-        explained: what the model explains of each target; None: it was not asked for.
         engine: version of the engine that began the training.
     """
 
@@ -166,7 +164,6 @@ class Trained:
     normaliser: Normaliser
     answers: Answers
     public_loss: PublicLosses | None
-    explained: tuple[Explained | None, ...] | None
     engine: int
 
     @property
@@ -183,7 +180,7 @@ def train(
     state: TrainingState | None = None,
     save_checkpoint: SaveCheckpoint = lambda state: None,
     on_round: OnRound = lambda evaluation: None,
-    group: Group | None = None,
+    group: Group = ALONE,
 ) -> Trained:
     """Answer the mechanism's queries and run its rounds, or those that an interrupted run left.
 
@@ -201,14 +198,13 @@ def train(
         save_checkpoint: must have stored the state durably when it returns; called before the
             queries, before every round and at the end.
         on_round: called after every round, with its evaluation where it had one.
-        group: of several processes, this one being the first; the others call `serve`.
+        group: of processes, this one being the first; the others call `serve`.
 
     Raises:
         ValueError: the source does not hold the number of units that the mechanism declares, there
             is no source for what is left to do, patience is asked for without a public split, or
             the answers to the queries are lost.
     """
-    group = group or Group()
     if source is not None and source.units != len(range(0, setup.mechanism.units, group.ranks)):
         raise ValueError("the number of private units differs from the one the mechanism declares")
     if public is None and setup.server.early_stopping.patience is not None:
@@ -292,8 +288,8 @@ class FirstProcess:
         Raises:
             ValueError: the state is lost.
         """
-        mechanism = self.setup.mechanism
-        queries = [query for query in mechanism.queries if query.what not in LATE]
+        mechanism, late = self.setup.mechanism, self.setup.late_queries()
+        queries = [query for query in mechanism.queries if query.what not in late]
         if not queries:
             return state
         if state.lost:
@@ -348,20 +344,19 @@ class FirstProcess:
         they count as spent then, and answers that are lost are not asked for again. What they would
         tell is unknown.
         """
-        late = [query for query in self.setup.mechanism.queries if query.what in LATE]
+        mechanism, late = self.setup.mechanism, self.setup.late_queries()
         if not late:
             return state
         assert self.source is not None, "rounds were run"
         released = self.setup.shrink(self.setup.shape(state.best))
-        queries, totals = self.setup.late_queries(), list[Tensor]()
-        for number, query in enumerate(late):
+        totals = []
+        for number, query in enumerate(late.values()):
             self.group.ask(Message.LATE, number, flatten(released))
-            total = queries[query.what].total(self.source, maps, released)
-            totals.append(self.group.total(total))
+            totals.append(self.group.total(query.total(self.source, maps, released)))
         self.save_checkpoint(state)
-        answers = dict(state.answers)
-        for query, total in zip(late, totals, strict=True):
-            answers[query.what] = self.setup.mechanism.answer(query, total)
+        answers, charged = dict(state.answers), {each.what: each for each in mechanism.queries}
+        for name, total in zip(late, totals, strict=True):
+            answers[name] = mechanism.answer(charged[name], total)
         return replace(state, answers=answers)
 
     def release(
@@ -375,6 +370,4 @@ class FirstProcess:
             initial = tuple(w.to(device) for w in setup.architecture.initial_weights(setup.seed))
             start = None if setup.start is None else tuple(w.to(device) for w in setup.start)
             losses = evaluate.compare(initial, best, start)
-        explained = setup.explain(state.answers)
-        answers, engine = state.answers, state.engine
-        return Trained(best, state.done, normaliser, answers, losses, explained, engine)
+        return Trained(best, state.done, normaliser, state.answers, losses, state.engine)

@@ -153,40 +153,6 @@ def gaussian(shape: Architecture, output: Tensor) -> tuple[Tensor, Tensor]:
     return output[..., :size], bound_softly(raw, shape.log_variance_low, shape.log_variance_high)
 
 
-def row_losses(
-    shape: Architecture,
-    weights: Weights,
-    inputs: Tensor,
-    targets: Tensor,
-    beta_nll: float = 0.0,
-) -> Tensor:
-    """Compute every member's loss on every row.
-
-    The loss is the Gaussian's `negative_log_likelihood`, plus the flag's cross-entropy (of linear
-    heads its square) if terminations are learned.
-
-    Args:
-        shape: sizes of the ensemble.
-        weights: see `Weights`.
-        inputs: standardised, ``[N, B, S + A]``.
-        targets: standardised, ``[.., B, columns]``, see `Architecture.columns`.
-        beta_nll: β of the loss that is trained on; losses that are reported have 0.
-
-    Returns:
-        Losses ``[N, B]``.
-    """
-    output = outputs(weights, inputs)
-    mean, log_variance = gaussian(shape, output)
-    known = targets[..., : shape.targets]
-    loss = negative_log_likelihood(mean, log_variance, known, beta_nll)
-    if not shape.learned_termination:
-        return loss
-    if shape.features is not None:
-        return loss + 0.5 * (output[..., -1] - targets[..., -1]).square()
-    logit = TERMINATION_GAIN * output[..., -1]
-    return loss + softplus(logit) - logit * targets[..., -1]
-
-
 def end_probability(shape: Architecture, output: Tensor) -> Tensor:
     """Return the probability that a step ends the episode, of `outputs` whose last column tells
     it.

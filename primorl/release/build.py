@@ -134,13 +134,13 @@ def _ledger_statement(params: Params, run: VerifiedRun) -> contents.LedgerStatem
     if statement.delta not in (None, delta):
         found = f"found {delta!r}, and the run is stated at {statement.delta!r}"
         raise PipelineError(f"{PARAMS}: privacy.delta: {found}; put it back, or run `dvc repro`")
-    with read_ledger(params) as ledger:
-        if ledger is None:
-            found = f"charge {statement.charge} is in no ledger: none was begun here"
-            raise PipelineError(f"{place}: {found}; put back the one it was written to")
-        ledger.verify()
-        refuse_missing_charges(ledger)
-        account = ledger.account(read_version(run.manifest))
+    ledger = read_ledger(params)
+    if ledger is None:
+        found = f"charge {statement.charge} is in no ledger: none was begun here"
+        raise PipelineError(f"{place}: {found}; put back the one it was written to")
+    ledger.verify()
+    refuse_missing_charges(ledger)
+    account = ledger.account(read_version(run.manifest))
     budget = budget_of(params, run.manifest.private_units)
     _check_made(run, {charge.id: charge for charge in account.charges})
     records = []

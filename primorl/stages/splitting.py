@@ -1,7 +1,6 @@
 """The split into private and public units, which the ledger must allow."""
 
 import tempfile
-from contextlib import closing
 from pathlib import Path
 
 from primorl.base.files import STATE, TRAJECTORIES, home
@@ -34,8 +33,7 @@ def split(params: Params, folder: Path, confirmed: str | None = None) -> Manifes
         version = version_of(manifest, private, public)
         if people or confirmed is not None:
             # the ledger remembers splits of people, also those with nobody public
-            with closing(open_to_charge(params)) as ledger:
-                ledger.publish(info.dataset, version, confirmed)
+            open_to_charge(params).publish(info.dataset, version, confirmed)
         else:
             refuse_published(params, info.dataset, version)
 

@@ -5,7 +5,6 @@ Nothing here charges; see `primorl.work.desk`.
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeGuard, TypeVar
@@ -28,7 +27,7 @@ from primorl.engine.queries import project_to_simplex
 from primorl.engine.rounds import check_setup
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
-from primorl.engine.shards import Message, Processes
+from primorl.engine.shards import ALONE, Message, Processes
 from primorl.engine.training import Trained, TrainingState, serve, train
 from primorl.model.architecture import (
     LITTLE_EXPLAINED,
@@ -181,10 +180,9 @@ def train_for(
         PipelineError: another process was lost.
     """
     stage, charge = paid.charge.stage, paid.charge
-    several = setup.execution.ranks > 1
     with (
         progress_bar(setup.mechanism.rounds, stage, "round") as bar,
-        Processes() if several else nullcontext() as group,
+        Processes() if setup.execution.ranks > 1 else ALONE as group,
     ):
         bar.update(paid.state.started)
 
@@ -196,11 +194,10 @@ def train_for(
 
         rows = None
         if not paid.finished:
-            if group is not None:  # the ledger has granted the charge: all open the private units
-                group.ask(Message.GRANT, released=_digest_agreement(charge.identity, setup))
+            # the ledger has granted the charge: all processes open the private units
+            group.ask(Message.GRANT, released=_digest_agreement(charge.identity, setup))
             store = paid.open_rows(setup.mechanism, setup.execution.own)
-            if group is not None:
-                group.check_coverage(setup.mechanism.units, store.numbers)
+            group.check_coverage(setup.mechanism.units, store.numbers)
             rows = setup.view(store)
         trained = train(
             setup,
@@ -212,7 +209,7 @@ def train_for(
             group=group,
         )
     names = (*partitions.manifest.info.spaces.observation_names, "reward")
-    for name, found in zip(names, trained.explained or (), strict=False):
+    for name, found in zip(names, setup.explain(trained.answers) or (), strict=False):
         if found is not None:
             log.metric(f"explained.{name}", found.share)
     return trained
@@ -327,7 +324,8 @@ def warn_of_model(setup: TrainingSetup, trained: Trained, manifest: Manifest) ->
     if "reward" in hidden:
         hides = "noise hides how much the reward varies at all"
         bars.append(f"{hides}; more people, or a larger ε, may show it")
-    little = warn_of_little(trained.explained or (), [*spaces.observation_names, "reward"])
+    explained = setup.explain(trained.answers) or ()
+    little = warn_of_little(explained, [*spaces.observation_names, "reward"])
     return (*bars, *little)
 
 
@@ -389,7 +387,7 @@ def write_model(
         public_loss=trained.public_loss,
         warnings=warnings,
         can_learn=plan.can_learn,
-        explained=trained.explained,
+        explained=setup.explain(trained.answers),
         action_shares=None if shares is None else tuple(project_to_simplex(shares.value).tolist()),
         action_shares_error=None if shares is None else float(shares.error[0]),
         rare_actions=setup.find_rare_actions(trained.answers),

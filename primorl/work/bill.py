@@ -14,7 +14,6 @@ from pathlib import Path
 from primorl.base import PipelineError
 from primorl.base.files import CHECKPOINTS, home, workspace
 from primorl.config.params import Params
-from primorl.model.architecture import Variant
 from primorl.privacy.accounting.epsilon import event_from_json
 from primorl.privacy.accounting.rounding import at_most, rest_of
 from primorl.privacy.ledger.account import Account
@@ -47,27 +46,23 @@ class Bill:
     """Charges of the next run of the stages, and the account before them. As text, it is one line.
 
     Attributes:
-        variant: private, or one without a guarantee.
-        prices: of the model, then of the clone and the question.
-        together: ε of all of them; None: it is computed where it is asked for.
+        plan: of the run, with the price of each job.
         account: everything that was charged to the same units.
         delta: δ of the budget.
         budget: the limit of all of it; None: there is none.
         changed: stages whose inputs changed.
-        refused: whether the stage ``plan`` stops the run, which cannot learn.
+        train_anyway: whether a run that cannot learn is paid for.
         folder: of the results, in which DVC runs.
         checkpoints: the project's.
         online: words about users of the stage ``online``, who have an account of their own.
     """
 
-    variant: Variant
-    prices: tuple[Price, ...]
-    together: float | None
+    plan: RunPlan
     account: Account
     delta: float
     budget: Budget | None
     changed: Set[str] = frozenset()
-    refused: bool = False
+    train_anyway: bool = False
     online: str = ""
     folder: Path = field(default_factory=lambda: workspace().resolve())
     checkpoints: Path = field(default_factory=lambda: home() / CHECKPOINTS)
@@ -75,10 +70,10 @@ class Bill:
     def __str__(self) -> str:
         """List the unpaid charges, and ε before and after them."""
         run = "the next `dvc repro`"
-        if self.refused:
+        if self.plan.is_refused(train_anyway=self.train_anyway):
             return f"{run} charges nothing: its stage plan refuses it (`primorl plan`)"
-        if self.unpaid and self.variant != "private":
-            return f"{run} has no guarantee (variant {self.variant}): all ε counts as spent"
+        if self.unpaid and (variant := self.plan.model.variant) != "private":
+            return f"{run} has no guarantee (variant {variant}): all ε counts as spent"
         line, why = f"{run} charges nothing: all of it is paid", "but"
         if self.unpaid:
             line, why = f"{run} charges {self.total}", "refused before the first charge, as"
@@ -109,14 +104,12 @@ class Bill:
             PipelineError: δ bounds nothing.
         """
         return cls(
-            variant=plan.model.variant,
-            prices=plan.jobs,
-            together=None if plan.figures is None else plan.figures.epsilon,
+            plan=plan,
             account=partitions.account,
             delta=params.privacy.delta,
             budget=budget_of(params, partitions.manifest.private_units),
             changed=changed,
-            refused=plan.is_refused(train_anyway=params.dynamics.train_anyway),
+            train_anyway=params.dynamics.train_anyway,
         )
 
     @cached_property
@@ -128,7 +121,7 @@ class Bill:
         paid = self.account.paid
         return [
             own
-            for own in self.prices
+            for own in self.plan.jobs
             if own.identity not in paid or own.event["type"] == "NonPrivateDpEvent"
         ]
 
@@ -144,7 +137,7 @@ class Bill:
         here = {charge for _, charge in find_charges(self.folder)}
         run = self.changed | {stage_of(each.name) for each in self.unpaid}
         found = []
-        for each in (job for job in self.prices if job not in self.unpaid):
+        for each in (job for job in self.plan.jobs if job not in self.unpaid):
             charge = paid[each.identity]
             before = _ORDER[: _ORDER.index(stage_of(each.name)) + 1]
             needed = run & {*before} or charge.id not in here
@@ -160,8 +153,9 @@ class Bill:
     @cached_property
     def after(self) -> float:
         """ε of everything before and of all that is unpaid, at the budget's δ."""
-        if self.together is not None and not self.account.entries:
-            return self.together
+        figures = self.plan.figures
+        if figures is not None and figures.epsilon is not None and not self.account.entries:
+            return figures.epsilon
         events = [event_from_json(each.event) for each in self.unpaid]
         return self.account.with_events(events, self.delta)
 

@@ -5,7 +5,6 @@ Reads no private row.
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,7 @@ _UNITS, _PUBLIC_UNITS = PARTITIONS / "units.bin", PARTITIONS / "public_units.bin
 # ---- the ledger, to be read
 
 
-@contextmanager
-def read_ledger(params: Params) -> Iterator[Ledger | None]:
+def read_ledger(params: Params) -> Ledger | None:
     """Open the project's ledger with read access only; None where none was begun yet.
 
     Creates and changes nothing.
@@ -57,11 +55,7 @@ def read_ledger(params: Params) -> Iterator[Ledger | None]:
     Raises:
         PipelineError: it cannot be used; see `ledger_is_begun`.
     """
-    if not ledger_is_begun(params):
-        yield None
-        return
-    with closing(open_ledger(params, read_only=True)) as ledger:
-        yield ledger
+    return _open_ledger(params, read_only=True) if ledger_is_begun(params) else None
 
 
 def ledger_is_begun(params: Params) -> bool:
@@ -79,7 +73,7 @@ def ledger_is_begun(params: Params) -> bool:
     return begun
 
 
-def open_ledger(params: Params, *, read_only: bool) -> Ledger:
+def _open_ledger(params: Params, *, read_only: bool) -> Ledger:
     """Open the project's ledger as it is; raises the errors of `Ledger`."""
     secret, head = membership.project_secret(), home() / LEDGER_HEAD
     return Ledger(params.ledger.url, secret=secret, anchor=head, read_only=read_only)
@@ -94,12 +88,8 @@ def open_to_charge(params: Params) -> Ledger:
     """
     if not ledger_is_begun(params):
         refuse_missing_charges(None)  # before a lost one is begun again
-    ledger = open_ledger(params, read_only=False)
-    try:
-        refuse_missing_charges(ledger)
-    except BaseException:
-        ledger.close()
-        raise
+    ledger = _open_ledger(params, read_only=False)
+    refuse_missing_charges(ledger)
     return ledger
 
 
@@ -181,8 +171,7 @@ class Partitions:
     @classmethod
     def open(cls, params: Params) -> "Partitions":
         """Read as `read` does, with the ledger that ``params`` name."""
-        with read_ledger(params) as ledger:
-            return cls.read(ledger)
+        return cls.read(read_ledger(params))
 
     @classmethod
     def read(cls, ledger: Ledger | None) -> "Partitions":
@@ -267,9 +256,9 @@ def refuse_published(params: Params, dataset: str, version: Version) -> None:
     Raises:
         Refused: there is such a unit (`Ledger.publish`). Nothing was written.
     """
-    with read_ledger(params) as ledger:
-        if ledger is not None:
-            ledger.check_published(dataset, version)
+    ledger = read_ledger(params)
+    if ledger is not None:
+        ledger.check_published(dataset, version)
 
 
 def check_secret(manifest: Manifest) -> None:

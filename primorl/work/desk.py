@@ -3,20 +3,20 @@
 No other module reserves a charge or opens private rows; see the import contracts in pyproject.toml.
 Training the model and cloning go
 
-    with Desk.open(params) as desk:
-        plan = desk.read_plan(params)
-        request = desk.request(plan.model)
-        with desk.pay(request, begin) as paid:  # no private row was read before
-            result = ...(paid.state, paid.save, paid.open_rows(mechanism))  # saved, then released
-            with paid.finish(folder, paid.state_privacy(mechanism)) as fresh:
-                ...  # files are written; then the charge is committed
+    desk = Desk.open(params)
+    plan = desk.read_plan(params)
+    request = request_for(plan.model, desk.partitions)
+    with desk.pay(request, begin) as paid:  # no private row was read before
+        result = ...(paid.state, paid.save, paid.open_rows(mechanism))  # saved, then released
+        with paid.finish(folder, paid.state_privacy(mechanism)) as fresh:
+            ...  # files are written; then the charge is committed
 
 Asking commits when the answers are written (`Paid.commit`).
 Learning online pays for users who arrive (`Desk.open_for`), whose rows are nowhere.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -57,9 +57,7 @@ from primorl.work.jobs import (
     CLONE_BEHAVIOUR,
     EVALUATE_PRIVATE,
     TRAIN_MODEL,
-    AnyJob,
     RunPlan,
-    request_for,
 )
 
 ALLOWED_STAGES = (TRAIN_MODEL, CLONE_BEHAVIOUR, EVALUATE_PRIVATE)
@@ -68,7 +66,7 @@ ALLOWED_STAGES = (TRAIN_MODEL, CLONE_BEHAVIOUR, EVALUATE_PRIVATE)
 
 @dataclass
 class Desk:
-    """A stage's place to pay, with the ledger open.
+    """A stage's place to pay.
 
     Attributes:
         ledger: of the project.
@@ -86,32 +84,29 @@ class Desk:
     _partitions: Partitions | None = None
 
     @classmethod
-    @contextmanager
-    def open(cls, params: Params) -> Iterator["Desk"]:
+    def open(cls, params: Params) -> "Desk":
         """Open the ledger and ``data/partitions``, all but its private rows.
 
         Raises:
             Refused: a public unit was charged for as private.
             PipelineError: a part of the ledger or of the partitions is missing or broken.
         """
-        with closing(open_to_charge(params)) as ledger:
-            partitions = Partitions.read(ledger)
-            refuse_stale(partitions)
-            yield cls(
-                ledger=ledger,
-                budget=budget_of(params, partitions.manifest.private_units),
-                delta=params.privacy.delta,
-                version=partitions.version,
-                _partitions=partitions,
-            )
+        ledger = open_to_charge(params)
+        partitions = Partitions.read(ledger)
+        refuse_stale(partitions)
+        return cls(
+            ledger=ledger,
+            budget=budget_of(params, partitions.manifest.private_units),
+            delta=params.privacy.delta,
+            version=partitions.version,
+            _partitions=partitions,
+        )
 
     @classmethod
-    @contextmanager
-    def open_for(cls, params: Params, users: Version) -> Iterator["Desk"]:
+    def open_for(cls, params: Params, users: Version) -> "Desk":
         """Open the ledger for users who arrive, whose rows are nowhere."""
-        with closing(open_to_charge(params)) as ledger:
-            budget = budget_of(params, users.units)
-            yield cls(ledger, budget, params.privacy.delta, users)
+        budget = budget_of(params, users.units)
+        return cls(open_to_charge(params), budget, params.privacy.delta, users)
 
     @property
     def partitions(self) -> Partitions:
@@ -136,10 +131,6 @@ class Desk:
         own = replace(plan.price(self.partitions), figures=None)
         self.bill = Bill.of(params, own, self.partitions)
         return plan
-
-    def request(self, job: AnyJob) -> Request:
-        """Request the charge of a job on the units of the partitions."""
-        return request_for(job, self.partitions)
 
     @contextmanager
     def pay(self, request: Request, begin: S) -> Iterator["Paid[S]"]:
@@ -168,7 +159,7 @@ class Desk:
             if due:  # what is paid is restored
                 bill.refuse_beyond_budget()
                 first = request.identity == unpaid[0] and len(unpaid) > 1
-                if first and bill.variant == "private":
+                if first and bill.plan.model.variant == "private":
                     say(f"{stage}: this run is still to charge {bill.total}")
             if due or request.identity in [each.identity for each in bill.lost]:
                 bill.refuse_lost()

@@ -13,7 +13,7 @@ import numpy as np
 from primorl.base import PipelineError
 from primorl.base.dvc import MAKE_DATA
 from primorl.base.files import MANIFEST, finite
-from primorl.config.datasets import DeclaredBounds, TabularDataset
+from primorl.config.datasets import TabularDataset
 from primorl.config.params import DEFAULT, Params, Policy, flat, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
@@ -67,13 +67,12 @@ def decide_plan(params: Params, partitions: Partitions) -> jobs.RunPlan:
 
 def add_figures(plan: jobs.RunPlan, manifest: Manifest) -> jobs.RunPlan:
     """Compute what all jobs of a plan cost, for readers."""
-    own = plan.model.mechanism.training.epsilons(plan.model.delta)
-    least = least_spread(plan.model.build_mechanism(manifest))
-    figures = jobs.Figures(epsilon=None, right_guesses=100.0, model=own, least_spread=least)
-    if plan.model.variant == "private":
-        guesses = right_guesses(plan.events)
-        epsilon = finite(cost_of(plan))
-        figures = replace(figures, epsilon=epsilon, right_guesses=guesses)
+    figures = jobs.Figures(
+        epsilon=finite(cost_of(plan)),
+        right_guesses=right_guesses(plan.events),
+        model=plan.model.mechanism.training.epsilons(plan.model.delta),
+        least_spread=least_spread(plan.model.build_mechanism(manifest)),
+    )
     plan = replace(plan, figures=figures)
     return replace(plan, figures=replace(figures, key=plan.key()))
 
@@ -178,8 +177,7 @@ class NextRun:
         Raises:
             PipelineError: the ledger lacks a charge.
         """
-        with read_ledger(self.params) as ledger:
-            refuse_missing_charges(ledger)
+        refuse_missing_charges(read_ledger(self.params))
         return Bill.of(self.params, self.plan, self.partitions, self.changed)
 
 
@@ -243,7 +241,6 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunP
     identity = jobs.identity_of(model, partitions.identity)
     clone = clone_job(chosen, manifest, public, identity) if params.clones else None
     question = question_job(shared) if params.asks_today else None
-    beside = [job for job in (clone, question) if job is not None]
     stops, looked_at = find_objections(params, manifest, public)
     fit = doubt_scales(fit, params, model.build_mechanism(manifest))
     answer, reason = fit.answer, fit.reason
@@ -252,7 +249,7 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunP
         warnings = (*warnings, reason)
     if stops:
         answer, reason = "no", "; ".join(stops)
-    return jobs.RunPlan(
+    decided = jobs.RunPlan(
         dataset=manifest.info.dataset,
         asked=jobs.digest_of_settings(params),
         can_learn=answer if model.variant == "private" else None,
@@ -262,9 +259,10 @@ def _decide(params: Params, partitions: Partitions, epsilon: float) -> jobs.RunP
         clone=clone,
         question=question,
         policy=_policy(params, manifest),
-        jobs=tuple(jobs.Price.of(job, partitions) for job in (model, *beside)),
+        jobs=(),
         settings=_settings(chosen, params.privacy.target_epsilon),
     )
+    return decided.price(partitions)
 
 
 def refuse_useless(params: Params, plan: jobs.RunPlan) -> None:
@@ -358,8 +356,8 @@ def find_objections(
     stops, warnings = list[str](), list[str]()
     if public.units == 0:
         dataset = params.chosen
-        flagged = isinstance(dataset, TabularDataset) and dataset.options.columns.terminated
-        if dataset.cuts_last_rows and not flagged:
+        log = dataset.options if isinstance(dataset, TabularDataset) else None
+        if log is not None and log.cuts_last_rows and not log.columns.terminated:
             warnings.append(
                 f"{file}: options.end: {_CUT}, and nobody is public to tell if any is left; "
                 f"{_OUTCOME}"
@@ -376,7 +374,8 @@ def find_objections(
     values = np.concatenate((inputs[:, :size], targets[:, size : size + 1]), axis=1)
     if (line := _find_no_reward(params, manifest, public, values[:, -1])) is not None:
         stops.append(line)
-    for (key, name, low, high), seen in zip(_list_bounds(params, manifest), values.T, strict=True):
+    declared = _list_bounds(params, manifest, public)
+    for (key, name, low, high), seen in zip(declared, values.T, strict=True):
         share = float(((seen < low) | (seen > high)).mean())
         if share >= _WARNING:
             (stops if share > _STOP else warnings).append(
@@ -388,20 +387,15 @@ def find_objections(
 
 
 def _list_bounds(
-    params: Params, manifest: Manifest
-) -> Iterator[tuple[str, str, np.float32, np.float32]]:
+    params: Params, manifest: Manifest, public: UnitStore
+) -> Iterator[tuple[str, str, np.floating, np.floating]]:
     """Yield key, name and bounds of every dimension of an observation, then of the reward;
     rounded as values are, infinite where none are declared.
     """
-    dataset, spaces = params.chosen, manifest.info.spaces
-    observation, reward = dataset.bounds.observation, dataset.bounds.reward
-    low, high = spaces.observation_low, spaces.observation_high
-    if isinstance(observation, DeclaredBounds):
-        low, high = observation.low, observation.high
-    elif observation == "public":
-        low, high = (-np.inf,) * len(low), (np.inf,) * len(high)
-    for name, least, most in zip(spaces.observation_names, low, high, strict=True):
-        yield "bounds.observation", name, np.float32(least), np.float32(most)
+    dataset, reward = params.chosen, params.chosen.bounds.reward
+    ends = observation_bounds(dataset.bounds, manifest, public)
+    for name, low, high in zip(manifest.info.spaces.observation_names, *ends, strict=True):
+        yield "bounds.observation", name, low, high
     name = dataset.options.columns.reward if isinstance(dataset, TabularDataset) else "reward"
     least, most = (-np.inf, np.inf) if isinstance(reward, str) else reward
     yield "bounds.reward", name, np.float32(least), np.float32(most)
@@ -422,7 +416,8 @@ def _find_no_reward(
     may_end = public.terminates if ends == LEARNED else ends != NONE
     if reward.min() < reward.max() or (reward[0] != 0 and may_end):
         return None
-    cut = dataset.cuts_last_rows and not public.terminates
+    log = isinstance(dataset, TabularDataset) and dataset.options.cuts_last_rows
+    cut = log and not public.terminates
     key = "options.end" if cut else "reward"
     why = f"{_CUT}; {_OUTCOME}" if cut else "correct options.columns.reward, or the log"
     return f"datasets/{params.dataset}.yaml: {key}: every public reward is {reward[0]:g}: {why}"

@@ -288,10 +288,10 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
         rows = min(_LONGEST, manifest.info.horizon or _ROWS)
         common, share = _COMMON | _FROM_SCRATCH, min(_COHORT / units, _SHARES[1])
         steps = math.ceil(rows / params.dynamics.batch_size) * params.dynamics.local_epochs
-        common["dynamics.learning_rate"] = round_to(_WAY / steps, 2)
+        common["dynamics.learning_rate"] = round_to_two(_WAY / steps)
         common["privacy.clipping_norm"] = 1.0
     common["dynamics.max_transitions_per_unit"] = rows
-    common["privacy.sampling_probability"] = round_to(share, 2)
+    common["privacy.sampling_probability"] = round_to_two(share)
     chosen, noise = params, math.inf
     for hidden in _SMALL if "dynamics.hidden" in params.undecided else (params.dynamics.hidden,):
         chosen = params.with_decided(common | {"dynamics.hidden": hidden})
@@ -302,8 +302,8 @@ def _of_network(params: Params, manifest: Manifest, public: UnitStore) -> tuple[
     if not from_public:  # the noise does not depend on these
         common["dynamics.hidden"] = chosen.dynamics.hidden
         if noise > _NOISE_YES:
-            common["dynamics.learning_rate"] = round_to(_SHORT_WAY / steps, 2)
-        common["privacy.clipping_norm"] = round_to(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP), 2)
+            common["dynamics.learning_rate"] = round_to_two(_SHORT_WAY / steps)
+        common["privacy.clipping_norm"] = round_to_two(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP))
         chosen = params.with_decided(common)
     return chosen, noise
 
@@ -319,7 +319,7 @@ def _of_heads(params: Params, manifest: Manifest, instead: str | None = None) ->
     no environment can tell a wrong policy from a good one.
     """
     everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * heads.ROWS * heads.ROUNDS))
-    common = _LINEAR | {"privacy.sampling_probability": round_to(everybody, 2)}
+    common = _LINEAR | {"privacy.sampling_probability": round_to_two(everybody)}
     chosen, lost, blurred = params, math.inf, None
     spaces = manifest.info.spaces
     sizes = spaces.observation_size + spaces.action_size, spaces.one_hot
@@ -398,9 +398,9 @@ def doubt_scales(fit: Fit, params: Params, mechanism: Mechanism) -> Fit:
     return Fit("marginal" if narrow and fit.answer == "yes" else fit.answer, "; ".join(found))
 
 
-def round_to(number: float, digits: int) -> float:
-    """Round a number to significant digits, as plans state settings."""
-    return float(f"{number:.{digits}g}")
+def round_to_two(number: float) -> float:
+    """Round a number to two significant digits, as plans state settings."""
+    return float(f"{number:.2g}")
 
 
 # ---- the clone

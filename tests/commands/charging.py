@@ -1,6 +1,5 @@
 """A project with partitions whose models name charges, for the tests of what a ledger lost."""
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,10 +47,10 @@ def data() -> Version:
 def charged(params: Params, units: Version | None = None, name: str = "dynamics") -> str:
     """Charge for a model, and leave its statement; return the charge's id."""
     units = units or data()
-    with closing(open_to_charge(params)) as ledger:
-        charge = ledger.reserve(request(units, EVENT), None)
-        ledger.commit(charge.id)
-        account = ledger.account(units)
+    ledger = open_to_charge(params)
+    charge = ledger.reserve(request(units, EVENT), None)
+    ledger.commit(charge.id)
+    account = ledger.account(units)
     statement = {"charge": charge.id, "epsilon": charge.epsilon, "event": event_to_json(EVENT)}
     statement |= {"unit": units.unit, "units": units.units, "delta": DELTA}
     statement["dataset_fingerprint"] = units.fingerprint

@@ -181,9 +181,9 @@ def test_a_lost_secret_is_named_before_another_one_is_made(project: Params, prim
 
 
 def test_a_raised_budget_stays_visible(primorl: Call) -> None:
-    with closing(open_to_charge(settings(90.0))) as ledger:
-        for budget in (80.0, 80.0, 90.0):
-            granted = ledger.reserve(request(version("ab")), Budget(budget, DELTA))
+    ledger = open_to_charge(settings(90.0))
+    for budget in (80.0, 80.0, 90.0):
+        granted = ledger.reserve(request(version("ab")), Budget(budget, DELTA))
     raised = f"  budget raised from ε 80 to ε 90 on {granted.time[:10]} by {granted.by}\n"
     assert primorl(*SHOW)[1].count(raised) == 1
     assert "in params.yaml of this clone" not in primorl(*SHOW)[1]
@@ -194,11 +194,10 @@ def test_a_raised_budget_stays_visible(primorl: Call) -> None:
 
 def test_another_delta_is_another_budget(primorl: Call) -> None:
     """The same ε at a larger δ allows more."""
-    with closing(open_to_charge(settings(90.0))) as ledger:
-        for delta in (DELTA, 2 * DELTA):
-            granted = ledger.reserve(
-                replace(request(version("ab")), delta=delta), Budget(90.0, delta)
-            )
+    ledger = open_to_charge(settings(90.0))
+    for delta in (DELTA, 2 * DELTA):
+        asked = replace(request(version("ab")), delta=delta)
+        granted = ledger.reserve(asked, Budget(90.0, delta))
     changed = f"  budget raised from ε 90 at δ {DELTA} to ε 90 at δ {2 * DELTA} on "
     assert primorl(*SHOW)[1].count(f"{changed}{granted.time[:10]} by {granted.by}\n") == 1
     assert "  budget lowered from ε 90 at δ " in primorl(*SHOW)[1], "params.yaml has the first"

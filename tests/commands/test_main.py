@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -144,8 +143,8 @@ SECRET = Path(".primorl/secret")
 
 
 def begin_ledger() -> None:
-    with closing(open_to_charge(params.load())) as ledger:
-        ledger.reserve(request(version("ab"), GAUSSIAN), None)
+    ledger = open_to_charge(params.load())
+    ledger.reserve(request(version("ab"), GAUSSIAN), None)
 
 
 def name_ledger(url: str) -> None:

@@ -4,7 +4,6 @@ can learn.
 
 import json
 import shutil
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -112,8 +111,8 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     assert "): ε 0 is spent, " in said(primorl)
     edit("params.yaml", privacy={"budget": {"epsilon": 2.0}})
     earlier = accounting.Training(1.0, 20.0, 40).event
-    with closing(open_to_charge(load())) as ledger:
-        ledger.reserve(request(partitions.version, earlier, dataset=data.dataset), None)
+    ledger = open_to_charge(load())
+    ledger.reserve(request(partitions.version, earlier, dataset=data.dataset), None)
     lines = said(primorl).splitlines()
     event = accounting.Training(1.0, 20.0, 5, (14.0,)).event
     assert lines[0].startswith("this run costs ε "), "the cost comes first"

@@ -127,9 +127,9 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
     jobs_ = (replace(price, identity=identity_of(model, data_of), epsilon=1e-6),)
     replace(found, model=model, jobs=jobs_).write(PLAN)
     honest = spent(Training(1.0, 0.5, 4).event, 1e-3).epsilon_pld
-    with Desk.open(params) as desk:
-        desk.read_plan(params)
-        assert f"charges train_model ({at_most(honest)}): " in str(desk.bill)
+    desk = Desk.open(params)
+    desk.read_plan(params)
+    assert f"charges train_model ({at_most(honest)}): " in str(desk.bill)
     train_model.body(params, StageLog())
     (charge,) = charged(params)
     assert charge.epsilon == pytest.approx(honest, rel=1e-3)

@@ -4,7 +4,7 @@ charged.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -131,9 +131,9 @@ def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def charged(params: Params) -> list[Charge]:
-    with closing(open_to_charge(params)) as ledger:
-        ledger.verify()
-        return ledger.charges()
+    ledger = open_to_charge(params)
+    ledger.verify()
+    return ledger.charges()
 
 
 def states(params: Params) -> list[str]:

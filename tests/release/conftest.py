@@ -1,7 +1,6 @@
 import functools
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,11 +58,11 @@ def original(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     event = dp_event.SelfComposedDpEvent(rounds, 2)
     with inside(folder):
         member = Path("data/partitions/units.bin").read_bytes()[:32]
-        with closing(open_to_charge(params.load(Path("params.yaml")))) as ledger:
-            for stage, digit, unit in (("audit", "5", member), ("elsewhere", "6", bytes(32))):
-                version = Version(digit * 64, "trajectory", 1, unit)
-                request = Request(version, "other-data", stage, event=event, delta=1e-3, **SECRETS)
-                ledger.reserve(request, Budget(90.0, 1e-3))
+        ledger = open_to_charge(params.load(Path("params.yaml")))
+        for stage, digit, unit in (("audit", "5", member), ("elsewhere", "6", bytes(32))):
+            version = Version(digit * 64, "trajectory", 1, unit)
+            request = Request(version, "other-data", stage, event=event, delta=1e-3, **SECRETS)
+            ledger.reserve(request, Budget(90.0, 1e-3))
         return made().absolute()
 
 

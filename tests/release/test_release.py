@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -100,8 +99,8 @@ def everywhere(**changes: Any) -> None:
 def record() -> None:
     """Let the ledger say that the charge made the files that are here."""
     charge = read_json(MODEL / "privacy.json")["charge"]
-    with closing(open_to_charge(params.load(Path("params.yaml")))) as ledger:
-        ledger.commit(charge, {file.name: file_sha256(file) for file in MODEL.iterdir()})
+    ledger = open_to_charge(params.load(Path("params.yaml")))
+    ledger.commit(charge, {file.name: file_sha256(file) for file in MODEL.iterdir()})
 
 
 def assumed(text: str) -> None:

@@ -3,7 +3,6 @@ clipped, and in a project it pays once.
 """
 
 import json
-from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -101,8 +100,8 @@ def test_a_projects_value_is_paid_once(
     states: list[str] = []
 
     def charges() -> list[Any]:
-        with closing(open_to_charge(data)) as ledger:
-            return list(ledger.charges())
+        ledger = open_to_charge(data)
+        return list(ledger.charges())
 
     watch_private(monkeypatch, lambda: states.append(charges()[-1].id))
     with killed(3):

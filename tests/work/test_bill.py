@@ -3,7 +3,6 @@ anything is charged.
 """
 
 import re
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,20 +82,18 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
 def test_what_another_process_charges_after_the_plan_counts(here: Params) -> None:
     params = at(here, 1.1, 1.0)
     resolve(params, Partitions.open(params)).write(PLAN)
-    with Desk.open(params) as desk:
-        request = desk.request(desk.read_plan(params).model)
-        assert desk.bill is not None
-        desk.bill.refuse_beyond_budget()
-        event = Training(1.0, 2.9, 1).event
-        desk.ledger.reserve(
-            Request(desk.version, INFO.dataset, "train_model", "", event, DELTA), None
-        )
-        nothing: Any = None
-        with (
-            pytest.raises(PipelineError, match=r"with train_model .* clone_behaviour"),
-            desk.pay(request, nothing),
-        ):
-            pass
+    desk = Desk.open(params)
+    request = request_for(desk.read_plan(params).model, desk.partitions)
+    assert desk.bill is not None
+    desk.bill.refuse_beyond_budget()
+    event = Training(1.0, 2.9, 1).event
+    desk.ledger.reserve(Request(desk.version, INFO.dataset, "train_model", "", event, DELTA), None)
+    nothing: Any = None
+    with (
+        pytest.raises(PipelineError, match=r"with train_model .* clone_behaviour"),
+        desk.pay(request, nothing),
+    ):
+        pass
 
 
 def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
@@ -106,20 +103,20 @@ def test_what_another_clone_has_paid_for_is_looked_for_before_the_first_charge(
     params = at(here, None, 1.0)
     partitions = Partitions.open(params)
     plan = resolve(params, partitions)
-    with closing(open_to_charge(params)) as ledger:
-        assert plan.question is not None
-        paid = ledger.reserve(request_for(plan.question, partitions), None)
-        ledger.commit(paid.id)
+    ledger = open_to_charge(params)
+    assert plan.question is not None
+    paid = ledger.reserve(request_for(plan.question, partitions), None)
+    ledger.commit(paid.id)
     file = CHECKPOINTS / f"{paid.id}.safetensors"
     needed = rf"{file.name} \(evaluate_private: behaviour, .* evaluation\.private\.draw in params"
     with pytest.raises(PipelineError, match=rf"{needed}.*Nothing was charged"):
         trained(params)
     assert [each.id for each in charged(params)] == [paid.id], "and nothing beside it"
     assert re.search(f"refused before the first charge, .*{needed}", str(preview(params, set())))
-    with closing(open_to_charge(params)) as ledger:
-        for job in (plan.model, plan.clone):
-            assert job is not None
-            ledger.reserve(request_for(job, partitions), None)
+    ledger = open_to_charge(params)
+    for job in (plan.model, plan.clone):
+        assert job is not None
+        ledger.reserve(request_for(job, partitions), None)
     (all_paid,) = str(preview(params, set())).splitlines()
     assert "charges nothing: all of it is paid; but it needs what was paid for" in all_paid
     assert all_paid.count(".safetensors (") == 3
@@ -177,14 +174,14 @@ def test_what_is_paid_is_known_by_its_identity(
     clone_behaviour.body(params, StageLog())
     partitions = Partitions.read(None)
     plan = resolve(params, partitions)
-    with closing(open_to_charge(params)) as ledger:
-        for job, price in list(zip(plan.paid_jobs, plan.jobs, strict=True))[2:]:
-            event = job.build_mechanism(partitions.manifest).event
-            units = partitions.version, INFO.dataset
-            asked = Request(*units, job.name, price.identity, event, DELTA)
-            answer = ledger.reserve(asked, None)
-            ledger.commit(answer.id)
-            (CHECKPOINTS / f"{answer.id}.safetensors").touch()
+    ledger = open_to_charge(params)
+    for job, price in list(zip(plan.paid_jobs, plan.jobs, strict=True))[2:]:
+        event = job.build_mechanism(partitions.manifest).event
+        units = partitions.version, INFO.dataset
+        asked = Request(*units, job.name, price.identity, event, DELTA)
+        answer = ledger.reserve(asked, None)
+        ledger.commit(answer.id)
+        (CHECKPOINTS / f"{answer.id}.safetensors").touch()
     assert charges(params) == nothing
     assert charges(at(here, 0.1, 1.0)).startswith(f"{nothing}; privacy.budget is below the ε ")
     with pytest.raises(PipelineError, match="raise it above what is spent, or put"):

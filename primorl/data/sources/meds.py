@@ -44,7 +44,6 @@ _NEVER = np.iinfo(np.int64).max
 _DAY = 24 * HOUR
 _LONGEST = 2**60  # microseconds, longer than any record
 _MOST_CODES = 8  # that a warning names
-_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$"
 _TIME = "give it its time, or the end of its day"
 _LATE = (
     "events that terminate end no trajectory, as a death after the discharge; one that has a day "
@@ -224,7 +223,7 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
     Raises:
         PipelineError: it is unreadable, lacks a column or is not sorted, or a row has a fault.
     """
-    file, table = _open_shard(path)
+    table = _open_shard(path)
     subject, time = (table[name].to_numpy() for name in ("subject_id", "time"))
     new = subject[1:] != subject[:-1]
     back = np.append(False, (time[1:] < time[:-1]) & ~new)
@@ -246,35 +245,41 @@ def read_shard(path: Path, codes: Codes) -> tuple["Events", Ints]:
     event[order[1:]] = np.cumsum(np.any([np.diff(key[order]) for key in keys], axis=0))
     codes.told[_AGAIN] += len(rows) - len(np.unique(event))
     codes.told[_UNDATED] += int(np.isin(time, NO_TIMES).sum())
-    value, faults = _read_numbers(file, rows, table["numeric_value"], roles, event, codes)
+    value = table["numeric_value"].take(rows).to_numpy()
+    adds = roles[:, codes.adds].any(axis=1)
+    codes.told[_NUMBERLESS] += int((adds & np.isnan(value)).sum())
     remedy = "allowed: float32 numbers in numeric_value, empty where there is none"
-    for found, bad in faults.items():
-        _refuse(path, rows[bad], found, remedy)
+    _refuse(path, rows[adds & np.isinf(value)], "an infinite number", remedy)
     return Events(subject, time, value, roles), runs
 
 
-def _open_shard(path: Path) -> tuple[pq.ParquetFile, pa.Table]:
-    """Open a shard, and read MEDS' columns: subjects, times in microseconds (`_STATIC` without
-    one), codes as a dictionary, and numbers of any type.
+def _open_shard(path: Path) -> pa.Table:
+    """Read MEDS' columns of a shard: subjects, times in microseconds (`_STATIC` without one), codes
+    as a dictionary, and numbers.
     """
     try:
         there = pq.read_schema(path)
         if missing := [name for name in _TYPES if there.names.count(name) != 1]:
             found = f"{', '.join(missing)}: found no column, or two"
             raise PipelineError(f"{path}: {found}; convert it to MEDS 0.3 or later")
-        # 7.2 and 7.8, or "7" and "07", would be one person; a whole number is a time of any unit
-        for name, fit in (("subject_id", True), ("time", False)):
-            if pa.types.is_integer(kind := there.field(name).type) is not fit:
-                raise PipelineError(
-                    f"{path}: {name}: found {kind}; allowed is {_TYPES[name]}; convert it"
-                )
+        kinds = {name: there.field(name).type for name in _TYPES}
+        wrong = {
+            # 7.2 and 7.8, or "7" and "07", would be one person
+            "subject_id": not pa.types.is_integer(kinds["subject_id"]),
+            "time": pa.types.is_integer(kinds["time"]),  # of any unit
+            "numeric_value": "string" in str(kinds["numeric_value"]),
+        }
+        for name in (name for name, refused in wrong.items() if refused):
+            found = f"found {kinds[name]}; allowed is {_TYPES[name]}; convert it"
+            raise PipelineError(f"{path}: {name}: {found}")
         form = {"pre_buffer": False, "coerce_int96_timestamp_unit": "us"}
         file = pq.ParquetFile(path, read_dictionary=["code"], **form)
         table = file.read(list(_TYPES), use_threads=False).combine_chunks()
         subject, time, code, number = (table[name] for name in _TYPES)
         time = time.cast(_TYPES["time"], safe=False).cast(pa.int64()).fill_null(_STATIC)
         code = code.cast(pa.dictionary(pa.int32(), pa.string()))
-        number.slice(0, 0).cast(pa.string())
+        # Arrow has no way from decimals straight to float32
+        number = number.cast(pa.float64(), safe=False).cast(pa.float32(), safe=False)
         subject = subject.cast(pa.int64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
         raise PipelineError(
@@ -282,54 +287,13 @@ def _open_shard(path: Path) -> tuple[pq.ParquetFile, pa.Table]:
         ) from None
     if subject.null_count:
         raise PipelineError(f"{path}: found rows without a subject_id")
-    return file, pa.table([subject, time, code, number], names=list(_TYPES))
+    return pa.table([subject, time, code, number], names=list(_TYPES))
 
 
 def _refuse(path: Path, rows: Ints, found: str, remedy: str) -> None:
     """Raise the error about the first of some rows, if any."""
     if len(rows):
         raise PipelineError(f"{path}: row {rows[0] + 1}: found {found}; {remedy}")
-
-
-def _parse(column: pa.ChunkedArray, rows: Ints) -> tuple[Floats, Flags]:
-    """Read the numbers of some rows, NaN without one; and say where something else stands."""
-    text = pc.utf8_trim_whitespace(column.cast(pa.string()).take(rows))
-    right = pc.match_substring_regex(text, _NUMBER, ignore_case=True).fill_null(False)
-    empty = pc.is_in(text, pa.array(["", "nan", "NaN", None]))
-    value: Floats = pc.if_else(right, text, None).cast(pa.float32()).to_numpy()
-    return value, pc.invert(pc.or_(right, empty)).to_numpy()
-
-
-def _read_numbers(
-    file: pq.ParquetFile,
-    rows: Ints,
-    number: pa.ChunkedArray,
-    roles: Flags,
-    event: Ints,
-    codes: Codes,
-) -> tuple[Floats, dict[str, Flags]]:
-    """Read the ``number`` of each of some rows, NaN without one; and find the rows with a fault.
-
-    Rows of one ``event`` have subject, time and code in common.
-    """
-    reads, adds = (roles[:, own].any(axis=1) for own in (codes.reads, codes.adds))
-    if pa.types.is_floating(number.type):
-        value = number.take(rows).cast(pa.float32(), safe=False).to_numpy()
-        text = np.zeros(len(rows), bool)
-    else:
-        value, text = _parse(number, rows)
-    codes.told[_NUMBERLESS] += int((adds & np.isnan(value)).sum())
-    # Some converters write an event twice, with a number and with a text.
-    alone = reads & (np.bincount(event, ~np.isnan(value), 1) == 0)[event]
-    if "text_value" not in file.schema_arrow.names:
-        alone[:] = False
-    elif alone.any():
-        alone &= ~np.isnan(_parse(file.read(["text_value"])["text_value"], rows)[0])
-    return value, {
-        "text for a number": text & reads,
-        "an infinite number": np.isinf(value) & adds,
-        "a number in text_value alone": alone,
-    }
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from primorl.privacy.accounting.rounding import at_most, rest_of
 from primorl.privacy.ledger.history import (
     Budget,
     BudgetExceeded,
+    Chain,
     Charge,
     History,
     Refused,
@@ -77,26 +78,23 @@ def _meet(one: Heads, other: Heads) -> bool:
     return bool(np.isin(one, other, assume_unique=True).any())
 
 
-class Directory:
-    """Rosters of the versions of a history, which may grow; each is read from the store once and
-    checked.
-    """
+class Directory(History):
+    """A history with the rosters of its versions; each is read from the store once and checked."""
 
-    def __init__(self, store: Store, history: History):
+    def __init__(self, store: Store, chain: Chain):
+        super().__init__(chain)
         self._store = store
-        self.history = history
         self._rosters: dict[int, Roster] = {}  # by the sequence of their version's record
 
     def roster(self, version: int) -> Roster:
         """Return the roster of a registered version; it is checked when first read."""
         if version not in self._rosters:
-            stored, known = self._store.members(version), self.history.versions[version]
+            stored, known = self._store.members(version), self.versions[version]
             digests: dict[Side, str] = {"private": known.members, "public": known.public}
             for side in SIDES:
-                if self.history.chain.members_digest(stored.get(side, b"")) != digests[side]:
-                    raise self.history.chain.broken(
-                        version, "the members of this version were removed or edited"
-                    )
+                if self.chain.members_digest(stored.get(side, b"")) != digests[side]:
+                    why = "the members of this version were removed or edited"
+                    raise self.chain.broken(version, why)
             heads = {side: np.frombuffer(stored.get(side, b""), "<u8") for side in SIDES}
             self._rosters[version] = Roster(heads)
         return self._rosters[version]
@@ -192,12 +190,12 @@ def same_kind(one: Version | Registered | Charge, other: Version | Registered | 
 def account_of(directory: Directory, version: Version | Registered, roster: Roster) -> Account:
     """Collect the charges on every version that shares people with this one, oldest first."""
     sharing = set()
-    for sequence, known in directory.history.versions.items():
+    for sequence, known in directory.versions.items():
         one_population = version.population is not None and version.population == known.population
         by_population = one_population and not same_kind(version, known)
         if by_population or roster.shares("private", directory.roster(sequence), "private"):
             sharing.add(sequence)
-    charges = [each for each in directory.history.charges.values() if each.version in sharing]
+    charges = [each for each in directory.charges.values() if each.version in sharing]
     return Account(tuple(Entry(charge, same_kind(version, charge)) for charge in charges))
 
 
@@ -220,10 +218,10 @@ def refuse_published(
     public units of this version; the error gives the name.
     """
     charged: dict[int, set[str]] = {}
-    for charge in directory.history.charges.values():
+    for charge in directory.charges.values():
         charged.setdefault(charge.version, set()).add(charge.dataset)
     where = f"dataset {dataset!r}"
-    for sequence, known in directory.history.versions.items():
+    for sequence, known in directory.versions.items():
         earlier = directory.roster(sequence)
         one_population = own.population is not None and own.population == known.population
         published = bool(own.public) or bool(earlier.heads["public"].size)
@@ -244,8 +242,8 @@ def refuse_published(
                 f"{where}: the private split holds units that an earlier split made public; put "
                 "partition and consent back, or leave these units out (ingestion.exclude_units)"
             )
-    if roster.newly_public([directory.roster(sequence) for sequence in directory.history.versions]):
-        name = "p" + directory.history.chain.members_digest(b"publish" + own.public)[:8]
+    if roster.newly_public([directory.roster(sequence) for sequence in directory.versions]):
+        name = "p" + directory.chain.members_digest(b"publish" + own.public)[:8]
         if confirmed != name:
             raise Refused(
                 f"{where}: partition: found units that would become public and were private; put "

@@ -81,8 +81,7 @@ class Ledger:
     ) -> None:
         self._store = store = Store(url, read_only=read_only)
         self._secret, self._anchor = secret, history.Anchor(anchor)
-        self._history = history.History(history.Chain(secret, store.shown))
-        self._directory = Directory(store, self._history)
+        self._history = Directory(store, history.Chain(secret, store.shown))
         self.progress = Progress(store, secret, lambda charge: charge in self._history.marked)
 
     def reserve(
@@ -128,8 +127,8 @@ class Ledger:
             if charge_id is not None:
                 refuse_second(request, self._history)
             roster = Roster.of(request.version)
-            account = account_of(self._directory, request.version, roster)
-            refuse_published(request.dataset, request.version, roster, self._directory)
+            account = account_of(self._history, request.version, roster)
+            refuse_published(request.dataset, request.version, roster, self._history)
             refuse_other_unit(request, account)
             if budget is not None:
                 refuse_beyond(budget, request, account)
@@ -153,7 +152,7 @@ class Ledger:
 
         def decide() -> _Entries | None:
             roster = Roster.of(version)
-            refuse_published(dataset, version, roster, self._directory, confirmed)
+            refuse_published(dataset, version, roster, self._history, confirmed)
             sequence, registration = self._register(dataset, version, roster)
             return (registration, {sequence: roster}, None) if registration else None
 
@@ -162,7 +161,7 @@ class Ledger:
     def check_published(self, dataset: str, version: history.Version) -> None:
         """Raise the errors of `publish` for the units of a version, and write nothing."""
         self._refresh()
-        refuse_published(dataset, version, Roster.of(version), self._directory)
+        refuse_published(dataset, version, Roster.of(version), self._history)
 
     def commit(self, charge_id: str, made: Mapping[str, str] | None = None) -> None:
         """Record that a run ended well, and the files that it made: their SHA-256 by name.
@@ -200,15 +199,18 @@ class Ledger:
         oldest first.
         """
         self._refresh()
-        return account_of(self._directory, version, Roster.of(version))
+        return account_of(self._history, version, Roster.of(version))
 
     def accounts(self) -> dict[int, tuple[history.Registered, Account]]:
         """Return the account of every version, charged or only published, by the sequence of its
         record.
         """
         self._refresh()
-        own, versions = self._directory, self._history.versions.items()
-        return {each: (known, account_of(own, known, own.roster(each))) for each, known in versions}
+        own = self._history
+        return {
+            each: (known, account_of(own, known, own.roster(each)))
+            for each, known in own.versions.items()
+        }
 
     def verify(self) -> int:
         """Read everything again and check it: hashes, order, the anchor, the members of every
@@ -225,13 +227,12 @@ class Ledger:
         """
         # before the records, which only grow
         anchored = self._anchor.read()
-        found = history.History(history.Chain(self._secret, self._store.shown))
+        found = Directory(self._store, history.Chain(self._secret, self._store.shown))
         found.extend(self._store.read())
         self._check_head(found.chain, anchored)
-        directory = Directory(self._store, found)
         for sequence in found.versions:
-            directory.roster(sequence)  # which checks its digests
-        self._history, self._directory = found, directory
+            found.roster(sequence)  # which checks its digests
+        self._history = found
         self.progress.check(found.charges)
         return len(found.chain.hashes)
 
@@ -248,10 +249,6 @@ class Ledger:
                 f"{self._anchor.path}: not there, so ledger {self._store.shown} may be cut; "
                 "restore .primorl from its backup, or copy the file from a project that shares it"
             )
-
-    def close(self) -> None:
-        """Close the database."""
-        self._store.close()
 
     def _write(self, decide: Callable[[], _Entries | None]) -> None:
         """Append the decision of ``decide`` on the present history, if it decides to write; decide

@@ -221,10 +221,6 @@ class Store:
         for table in _tables.sorted_tables:
             connection.exec_driver_sql(f"ALTER TABLE {table.name} RENAME TO {table.name}{_MOVED}")
 
-    def close(self) -> None:
-        """Close the database."""
-        self._engine.dispose()
-
     def _create_tables(self) -> None:
         for _ in range(_CREATE_ATTEMPTS):
             # Two processes may begin at once: the server then fails one of them.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.accounting import epsilon as accounting
@@ -246,14 +246,6 @@ class Mechanism:
         )
 
 
-class Contribution(Protocol):
-    """Contribution of one unit to the sum of a query."""
-
-    @property
-    def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is zeroed out, in units of 1."""
-
-
 @dataclass(frozen=True)
 class GaussianQuery:
     """One Gaussian release of a sum over all units (q = 1), of the name ``what`` in
@@ -312,47 +304,36 @@ class GaussianQuery:
 
 @dataclass(frozen=True)
 class Fractions:
-    """Histograms: for each of ``columns`` columns, the fractions of a unit's rows that fall into
-    each of ``bins`` bins.
+    """A histogram: the fractions of a unit's rows that fall into each of ``bins`` bins.
 
-    Formal guarantee: a unit of n rows, c_b of them in bin b of a column, adds ⌊2²⁰ c_b / n⌋ to that
-    bin. These are not negative and add up to at most 2²⁰, so their L2 norm, at most their sum, is
-    at most one; over the columns it is at most √columns, which is reached when each column has all
-    its rows in one bin. The bins are public. Replacing a unit exchanges two such vectors; their
-    difference has norm at most √(2 · columns).
+    Formal guarantee: a unit of n rows, c_b of them in bin b, adds ⌊2²⁰ c_b / n⌋ to that bin. These
+    are not negative and add up to at most 2²⁰, so their L2 norm, at most their sum, is at most one,
+    which is reached with all rows in one bin. The bins are public. Replacing a unit exchanges two
+    such vectors; their difference has norm at most √2.
 
     | a unit's row            | what happens                          |
     |-------------------------|---------------------------------------|
-    | bin outside 0 … bins-1  | not counted in that column            |
+    | bin outside 0 … bins-1  | not counted                           |
     | padding                 | not counted                           |
     | no rows at all          | the unit adds nothing                 |
     """
 
-    columns: int
     bins: int
-
-    @property
-    def sensitivity(self) -> float:
-        """See `Contribution`."""
-        return math.sqrt(self.columns)
+    sensitivity: ClassVar[float] = 1.0
 
     def total(self, bins: Tensor, own: Tensor) -> Tensor:
-        """Sum of the contributions of some units: int64 ``[columns, bins]``; sensitive.
+        """Sum of the contributions of some units: int64 ``[bins]``; sensitive.
 
-        ``bins`` is that of every row and column, int64 ``[U, M, columns]``; ``own`` says which rows
-        are the unit's own, bool ``[U, M]``.
+        ``bins`` is that of every row, int64 ``[U, M]``; ``own`` says which rows are the unit's own,
+        bool ``[U, M]``.
         """
         import torch
 
-        units = len(bins)
-        counted = own.unsqueeze(-1) & (bins >= 0) & (bins < self.bins)
-        of_unit = self.columns * self.bins
-        place = torch.arange(self.columns, device=bins.device) * self.bins
-        place = place + torch.arange(units, device=bins.device).view(-1, 1, 1) * of_unit
-        counts = torch.zeros(units * of_unit, dtype=torch.int64, device=bins.device)
-        counts.index_add_(0, (place + bins)[counted], counted[counted].long())
-        rows = own.sum(1).clamp(min=1).view(-1, 1, 1)
-        return (counts.view(units, self.columns, self.bins) * ONE // rows).sum(0)
+        counted = own & (bins >= 0) & (bins < self.bins)
+        first = torch.arange(len(bins), device=bins.device).unsqueeze(1) * self.bins
+        counts = torch.bincount((first + bins)[counted], minlength=len(bins) * self.bins)
+        rows = own.sum(1, keepdim=True).clamp(min=1)
+        return (counts.view(len(bins), self.bins) * ONE // rows).sum(0)
 
 
 @dataclass(frozen=True)
@@ -378,7 +359,7 @@ class BoundedSum:
 
     @property
     def sensitivity(self) -> float:
-        """See `Contribution`."""
+        """L2 sensitivity of the sum when one unit is zeroed out, in units of 1."""
         return self.norm
 
     def total(self, vectors: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ import functools
 import json
 import re
 import shutil
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,13 +91,13 @@ def test_a_charge_is_all_that_was_asked_and_survives(
     assert second.epsilon is None
     everywhere.commit(first.id)
     everywhere.commit(first.id)  # twice is once
-    with closing(opened(ledger_url, tmp_path)) as again:
-        assert again.charges() == everywhere.charges()
-        assert [charge.state for charge in again.charges()] == ["committed", *["reserved"] * 2]
-        assert again.verify() == 6  # two versions, three reservations, one end
-        versions = [known.fingerprint for known, _ in again.accounts().values()]
-        assert versions == [ANA.fingerprint, CEM.fingerprint]
-        records = again._store.read()
+    again = opened(ledger_url, tmp_path)
+    assert again.charges() == everywhere.charges()
+    assert [charge.state for charge in again.charges()] == ["committed", *["reserved"] * 2]
+    assert again.verify() == 6  # two versions, three reservations, one end
+    versions = [known.fingerprint for known, _ in again.accounts().values()]
+    assert versions == [ANA.fingerprint, CEM.fingerprint]
+    records = again._store.read()
     with pytest.raises(PipelineError, match="charge 1234: not in the ledger"):
         everywhere.commit("1234")
     assert records[1].previous == records[0].hash
@@ -342,9 +341,9 @@ def test_a_ledger_moves_from_a_file_to_a_server(
     """
     raw = project_settings()
     chosen = write_settings(raw)
-    with closing(open_to_charge(chosen)) as ledger:
-        ledger.reserve(request(version("ab")), None, "0" * 16)  # with a mark of progress
-        ledger.commit("0" * 16)
+    ledger = open_to_charge(chosen)
+    ledger.reserve(request(version("ab")), None, "0" * 16)  # with a mark of progress
+    ledger.commit("0" * 16)
     before, target, taken = table_rows(chosen), *(postgresql_server.new_url() for _ in range(2))
     opened(taken, project / "of another").reserve(request(version("xy")), None)
     assert "found other records there" in primorl("ledger", "move", taken)[2]

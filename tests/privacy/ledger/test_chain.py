@@ -271,10 +271,10 @@ def refused(action: Callable[[], object]) -> str:
 
 def test_who_comes_second_writes_nothing_at_all(ledger_url: str) -> None:
     assert sum(at_once(*[lambda: Store(ledger_url).append(records(1), {})] * 4)) == 1
-    with closing(Store(ledger_url)) as store:
-        assert not store.append(records(2, 1), {2: {"private": b"members"}})
-        assert store.read() == records(1)
-        assert store.members(2) == {}
+    store = Store(ledger_url)
+    assert not store.append(records(2, 1), {2: {"private": b"members"}})
+    assert store.read() == records(1)
+    assert store.members(2) == {}
 
 
 def test_the_file_is_its_owners_alone_and_a_commit_survives_power_loss(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_server_that_may_forget_its_last_commits_is_overruled(postgresql_serve
 
 def test_a_role_that_may_only_read_and_add_is_enough(postgresql_server: Server) -> None:
     url = postgresql_server.new_url()
-    Store(url).close()
+    Store(url)
     schema = url.rpartition("search_path%3D")[2]
     grants = (f"USAGE ON SCHEMA {schema}", f"SELECT, INSERT ON ALL TABLES IN SCHEMA {schema}")
     execute(url, "CREATE ROLE clerk LOGIN", *(f"GRANT {grant} TO clerk" for grant in grants))

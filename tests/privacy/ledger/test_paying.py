@@ -6,7 +6,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,8 @@ class Place:
 
     def work(self, each: Callable[[int], object] = lambda round_: None) -> None:
         wanted, begin = request(DATA), Running(torch.zeros(2))
-        with (
-            closing(opened(self.url, self.folder)) as book,
-            pay_or_resume(book, wanted, ONE_RUN, self.checkpoints, begin) as payment,
-        ):
+        book = opened(self.url, self.folder)
+        with pay_or_resume(book, wanted, ONE_RUN, self.checkpoints, begin) as payment:
             state = payment.state
             while not state.finished and state.started < ROUNDS:
                 state = replace(state, started=state.started + 1)
