@@ -17,7 +17,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -445,13 +444,6 @@ class Sac(ActorCritic):
     sample a ~ π(s).
     """
 
-    @cached_property
-    def _pairs(self) -> Tensor:
-        """(s, a), once a critic: a buffer ``[G, 2, B, S + A]``."""
-        columns, G = self._columns, len(self.log_alpha)
-        width = columns.observation_size + columns.action_size
-        return torch.zeros(G, 2, self._config.batch_size, width, device=self._generators.device)
-
     @staticmethod
     def _sizes(config: SacConfig, columns: ReplayColumns) -> tuple[int, tuple[int, int], float]:
         S, A = columns.observation_size, columns.action_size
@@ -480,13 +472,12 @@ class Sac(ActorCritic):
         return halves[0], halves[1]
 
     def _critic_gradient(self, rows: Tensor, following: _SampledAction) -> Tensor:
-        columns, S, B = self._columns, self._columns.observation_size, rows.shape[1]
-        self._pairs[..., :S] = rows[:, None, :, columns.next_observation]
-        self._pairs[..., S:] = following.sample.action[:, None]
-        alpha = self.log_alpha.exp().unsqueeze(1)
-        value = torch.minimum(*self._values(self.target)) - alpha * following.cost
-        self._pairs.copy_(rows[:, None, :, columns.observation_action])
-        values = torch.stack(self._values(self.critic), dim=1)
+        columns, B = self._columns, rows.shape[1]
+        next_observation, action = rows[..., columns.next_observation], following.sample.action
+        values = self._values(self.target, next_observation, action)
+        value = values.amin(1) - self.log_alpha.exp().unsqueeze(1) * following.cost
+        observation, action = rows[..., columns.observation], rows[..., columns.action]
+        values = self._values(self.critic, observation, action)
         error = values - self._target_values(rows, value).unsqueeze(1)
         self.critic.backward((error * (2 / B)).view(-1, B, 1))
         return error.square().sum((1, 2)) / B
@@ -495,8 +486,8 @@ class Sac(ActorCritic):
         self, rows: Tensor, current: _SampledAction
     ) -> tuple[Tensor, Tensor, Tensor]:
         S, B = self._columns.observation_size, rows.shape[1]
-        self._pairs[..., S:] = current.sample.action[:, None]
-        first, second = self._values(self.critic)
+        observation, action = rows[..., self._columns.observation], current.sample.action
+        first, second = self._values(self.critic, observation, action).unbind(1)
         # -E min_j Q_j falls with the lesser one only.
         of_first = first.le(second).to(first.dtype).mul_(-1 / B)
         of_values = torch.stack((of_first, -1 / B - of_first), dim=1)
@@ -511,13 +502,10 @@ class Sac(ActorCritic):
         cost, mean_value = current.cost.mean(1), torch.minimum(first, second).mean(1)
         return alpha * cost - mean_value, cost, mean_value
 
-    def _values(self, critic: Networks) -> tuple[Tensor, Tensor]:
-        """Return the values of both critics, ``[G, B]`` each, for the pairs (s, a) that are laid
-        out.
-        """
-        values = critic.forward(self._pairs.flatten(0, 1)).view(self._pairs.shape[:3])
-        first, second = values.unbind(1)
-        return first, second
+    def _values(self, critic: Networks, observation: Tensor, action: Tensor) -> Tensor:
+        """Return the values of both critics, ``[G, 2, B]``."""
+        pairs = torch.cat((observation, action), -1).unsqueeze(1).expand(-1, 2, -1, -1)
+        return critic.forward(pairs.flatten(0, 1)).view(pairs.shape[:3])
 
     def _noise(self, like: Tensor) -> Tensor:
         G, B, _ = like.shape
@@ -632,21 +620,19 @@ def train(
     sac = algorithm(config, scaling.columns, generators, constraint)
     rollouts = Rollouts(model, starts, config, generators, reset_fraction)
     buffer = ReplayBuffer(config.buffer_size, scaling.columns.width, starts.device, len(seeds))
-    done = 0
-    for number in range(1, config.epochs + 1):
-        while done < number * config.updates_per_epoch:
-            if done % config.rollout_every == 0:
-                transitions, rewards, uncertainties = rollouts.collect(sac.act)
-                buffer.extend(transitions)
-                sac.slow_down(1 - done / (config.epochs * config.updates_per_epoch))
-            until_rollout = config.rollout_every - done % config.rollout_every
-            updates = min(until_rollout, number * config.updates_per_epoch - done)
-            for rows in sampler(buffer, updates, config.batch_size, generators):
-                sac.update(rows)
-            done += updates
-        metrics = sac.pop_figures(model_reward=rewards, model_uncertainty=uncertainties)
-        _refuse_diverged(number, seeds, metrics)
-        yield Epoch(number, metrics, sac.snapshot(scaling))
+    total = config.epochs * config.updates_per_epoch
+    for done in range(total):
+        if done % config.rollout_every == 0:
+            transitions, rewards, uncertainties = rollouts.collect(sac.act)
+            buffer.extend(transitions)
+            batches = sampler(buffer, config.rollout_every, config.batch_size, generators)
+            sac.slow_down(1 - done / total)
+        sac.update(next(batches))
+        number, rest = divmod(done + 1, config.updates_per_epoch)
+        if rest == 0:
+            metrics = sac.pop_figures(model_reward=rewards, model_uncertainty=uncertainties)
+            _refuse_diverged(number, seeds, metrics)
+            yield Epoch(number, metrics, sac.snapshot(scaling))
 
 
 def _refuse_diverged(epoch: int, seeds: Sequence[int], metrics: Sequence[dict[str, float]]) -> None:

@@ -410,7 +410,7 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     assert alone < said["epsilon"]
     (charge,) = charged(people)
     assert charge.event == said["event"]
-    assert "no unit: there is no public split" in said["public_assumptions"]
+    assert "that nobody is public" in said["public_assumptions"]
     told = ModelConfig.read(OUTPUT).explained
     assert told is not None
     assert len(told) == 4, "the observation's dimensions and the reward"

@@ -28,7 +28,7 @@ SUMMARY |= dict.fromkeys(("policy_sha256", "model_sha256"), "a" * 64)
 RECORD: dict[str, Any] = {"stage": "train_model", "epsilon": 0.49983, "delta": 1e-5}
 RECORD |= {"day": "2026-11-20", "state": "committed", "same_version": True, "same_unit": True}
 RECORD |= {"id": "5f0c1d2e", "event": {}, "unit": "trajectory"}
-OTHER = {"epsilon": 0.25, "state": "reserved", "same_version": False}
+OTHER = {"id": "6a1c1d2e", "epsilon": 0.25, "state": "reserved", "same_version": False}
 SHARED = ("accountant", "neighboring_relation", "unit", "dataset_fingerprint")
 SPENT: dict[str, Any] = {key: PRIVATE[key] for key in SHARED}
 SPENT |= {"charges": 3, "epsilon": 1.0712, "delta": 1e-5}
@@ -131,7 +131,7 @@ def with_texts(text: str) -> str:
         },
         {"environment": text, "variant": text} | named,
         {"dataset": text, "env_id": text} | PUBLIC,
-        {"records": [{"stage": text, "day": text}]},
+        {"records": [replace(BUNDLE.ledger.records[0], stage=text, day=text)]},
         dict.fromkeys(("owner", "purpose", "contact", "licence"), text) | {"labels": {text: text}},
     )
 
