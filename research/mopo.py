@@ -63,6 +63,7 @@ def _sac(
         discount=own.get("discount", 0.99),
         target_rate=0.005,
         target_entropy=own.get("target_entropy", -3.0),
+        discrete_target_entropy=0.3,
         reward_scale=own.get("reward_scale", 1.0),
         batch_size=256,
         epochs=epochs,

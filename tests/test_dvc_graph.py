@@ -68,7 +68,7 @@ PLANNED = {
     "policy": "policy",
 }
 """Keys whose values the stages after `plan` follow in its file."""
-METHODS = {"of"}
+METHODS = {"of", "entropy_of"}
 
 
 def outputs(stage: str) -> dict[str, dict[str, Any]]:

@@ -42,6 +42,7 @@ def config(hidden: int, actions: int = 1) -> SacConfig:
         discount=0.99,
         target_rate=0.005,
         target_entropy=-float(actions),
+        discrete_target_entropy=0.3,
         reward_scale=0.1,
         batch_size=BATCH,
         epochs=1,

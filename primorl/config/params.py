@@ -162,6 +162,7 @@ class Policy(Block):
     discount: records.Share | None = None
     target_rate: records.Probability | None = None
     target_entropy: records.Finite | None = None
+    discrete_target_entropy: records.Share = 0.3
     reward_scale: records.Positive | None = None
     batch_size: records.Steps = 256
     epochs: records.Steps | None = None

@@ -3,6 +3,7 @@
 The block ``policy`` of ``params.yaml`` inherits them; loading this module needs no torch.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -24,6 +25,8 @@ class SacConfig:
         discount: γ.
         target_rate: τ in target ← target + τ (critic - target).
         target_entropy: H̄ of actions in a box, scaled to [-1, 1].
+        discrete_target_entropy: H̄ of discrete actions, as a share of the largest possible entropy,
+            log A.
         reward_scale: multiplies every reward before the critics see it.
         batch_size: transitions an update.
         epochs: how often training reports.
@@ -42,6 +45,7 @@ class SacConfig:
     discount: records.Share = 0.99
     target_rate: records.Probability = 0.005
     target_entropy: records.Finite
+    discrete_target_entropy: records.Share = 0.3
     reward_scale: records.Positive
     batch_size: records.Steps = 256
     epochs: records.Steps
@@ -53,6 +57,12 @@ class SacConfig:
 
     def __post_init__(self) -> None:
         refuse_small_buffer(self.buffer_size, self.rollout_batch, self.horizon)
+
+    def entropy_of(self, discrete_actions: int | None) -> float:
+        """Return H̄, for so many discrete actions; None: for actions in a box."""
+        if discrete_actions is None:
+            return self.target_entropy
+        return self.discrete_target_entropy * math.log(discrete_actions)
 
 
 def refuse_small_buffer(buffer_size: int, rollout_batch: int, horizon: int) -> None:

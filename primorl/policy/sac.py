@@ -40,7 +40,6 @@ _CONSTRAINT_RATE = 3e-3
 _CONSTRAINT_GRADIENT = 1.0
 _CONSTRAINT_LOG_ALPHA = (-7.0, 5.0)
 _SLOWER = 1 / 3  # of all updates, the last, in which learning rates fall to 0
-_DISCRETE_ENTROPY = 0.3  # H̄ of discrete actions, as a share of the largest possible, log A
 _WARM_UPS = 3  # steps before one is recorded as a CUDA graph, in which libraries set themselves up
 
 
@@ -447,7 +446,7 @@ class Sac(ActorCritic):
     @staticmethod
     def _sizes(config: SacConfig, columns: ReplayColumns) -> tuple[int, tuple[int, int], float]:
         S, A = columns.observation_size, columns.action_size
-        return 2 * A, (S + A, 1), config.target_entropy
+        return 2 * A, (S + A, 1), config.entropy_of(None)
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
@@ -525,7 +524,7 @@ class DiscreteSac(ActorCritic):
     @staticmethod
     def _sizes(config: SacConfig, columns: ReplayColumns) -> tuple[int, tuple[int, int], float]:
         S, A = columns.observation_size, columns.action_size
-        return A, (S, A), _DISCRETE_ENTROPY * math.log(A)
+        return A, (S, A), config.entropy_of(A)
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:

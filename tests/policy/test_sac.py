@@ -292,7 +292,7 @@ class Reference:
                 self.log_alpha -= 3e-3 * (self.kappa - logs.mean()).clamp(-1, 1)
                 self.log_alpha.clamp_(-7, 5)
             return
-        entropy = 0.3 * math.log(A)
+        entropy = config.discrete_target_entropy * math.log(A)
         entropy = entropy if self.discrete else config.target_entropy
         of_alpha.zero_grad()
         (-self.log_alpha * (logs + entropy)).mean().backward()
