@@ -258,9 +258,8 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
     else:
         features = Polynomials(S + 1, (), 2)
         shape = Architecture(S, 1, 1, (), -10.0, 0.5, features=features, spread=False)
-        asked = heads.sensitivities(Columns(S, 1, (), discrete=False)).items()
-        of_clones = (heads.PERSISTENCE, heads.PRODUCTS)
-        queries = tuple(GaussianQuery(*each, 1.0) for each in asked if each[0] not in of_clones)
+        asked = heads.sensitivities(Columns(S, 1, (), discrete=False), clone=False).items()
+        queries = tuple(GaussianQuery(*each, 1.0) for each in asked)
         changes["normaliser"] = "private"
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     mechanism = Mechanism(

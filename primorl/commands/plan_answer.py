@@ -230,7 +230,7 @@ def _cost_lines(own: NextRun) -> Iterator[str]:
     parts = ", ".join(f"{each.name} {at_most(each.epsilon or 0)}" for each in plan.jobs)
     unit = own.partitions.manifest.info.unit
     limit = at_most(own.params.privacy.target_epsilon, 6)
-    less = ", less than their sum together" if len(plan.jobs) > 1 else ""
+    less = "; together less than their sum" if len(plan.jobs) > 1 else ""
     yield (
         f"this run costs ε {at_most(found.epsilon)} at δ {at_most(plan.model.delta)} "
         f"(target_epsilon {limit}): {parts}{less}"

@@ -217,7 +217,7 @@ def explanations(wrong: ValidationError, raw: Any) -> Iterator[tuple[str, str]]:
     for key, error in kept[:_MOST]:
         yield key, explain(key, error)
     if len(kept) > _MOST:
-        yield "", f"{len(kept) - _MOST} more keys are wrong"
+        yield "", f"and {len(kept) - _MOST} more mistakes"
 
 
 def key_of(error: Any, raw: Any) -> str:

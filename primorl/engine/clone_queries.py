@@ -16,7 +16,10 @@ from primorl.model.features import Columns, Polynomials
 
 _FARTHEST_COLUMN = 2.0  # in its scale, of squares and products
 _LEAST_VARIANCE = 1e-6  # of a discrete action that a clone is sure of
-_MOST_WEIGHT = 25.0  # of a product in the share; those of rarer categories are mostly noise
+_WEIGHTS, _NOISY = (25.0, 5.0, 1.0), 0.075
+"""Most weights of a product of categories in the share; the largest is taken whose noise has at
+most this standard deviation, else the last one, by which categories are not whitened.
+"""
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,8 @@ class ProductsQuery(_CloneQuery):
         together, as if they were uncorrelated, and its standard error: post-processing.
 
         Numbers that go together count several times, so that it is too large there; categories are
-        whitened by the frequencies that ``maps`` have. The clip takes from it, and so does what
-        ``units`` people can scatter by chance, whose vectors have norm 1 at most.
+        whitened by the frequencies that ``maps`` have, as far as the noise allows. The clip takes
+        from it, and so does what ``units`` people scatter by chance, about 1/K.
         """
         basis = self._basis(maps)
         first, second = self._pairs
@@ -108,12 +111,15 @@ class ProductsQuery(_CloneQuery):
         first, second = torch.tensor(heads.list_products(self._whitened)).T
         products = (basis.T @ by_columns @ basis)[:, first, second]
         spread = basis.square().sum(0)  # how much of the noise is in a whitened column
-        weight = (_MOST_WEIGHT / (spread[first] * spread[second])).clamp(max=1.0)
-        squares = weight * products.square()
-        noises = (weight * spread[first] * spread[second] * noise**2).expand_as(squares)
-        found = squares - noises
-        variance = 2 * noises.square().sum() + 4 * (noises * found).sum().clamp(min=0.0)
-        count = answer.numel() / self.targets
+        spread, count = spread[first] * spread[second], answer.numel() / self.targets
+        for most in _WEIGHTS:
+            weight = (most / spread).clamp(max=1.0)
+            noises = (weight * spread * noise**2).expand_as(products)
+            of_none = 2 * noises.square().sum()
+            if count * math.sqrt(float(of_none)) <= _NOISY:
+                break
+        found = weight * products.square() - noises
+        variance = of_none + 4 * (noises * found).sum().clamp(min=0.0)
         return count * (float(found.sum()) - 1 / units), count * math.sqrt(float(variance))
 
     @property

@@ -27,7 +27,7 @@ _UNEXPLAINED = 0.5  # share of a target that no features explain, as is usual
 SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
 EXPLAINED, REWARD_OFFSET = "explained", "reward_offset"
 FIRST_STATES, LENGTHS = "first_states", "lengths"
-PERSISTENCE, PRODUCTS = "persistence", "products"  # of a clone, the others of a model
+PERSISTENCE, PRODUCTS = _OF_CLONES = "persistence", "products"  # the others are of a model
 """Names of the queries in ``privacy.json``."""
 SHARES = {
     SCALES: 0.15,
@@ -107,10 +107,11 @@ def contributions(columns: Columns) -> dict[str, BoundedSum]:
     }
 
 
-def sensitivities(columns: Columns) -> dict[str, float]:
-    """Return the L2 sensitivity of each query, by name."""
+def sensitivities(columns: Columns, *, clone: bool) -> dict[str, float]:
+    """Return the L2 sensitivity of each query of a clone's people, or of a model's, by name."""
     found = {name: each.sensitivity for name, each in contributions(columns).items()}
-    return {**found, LENGTHS: LENGTH_CONTRIBUTION.sensitivity}
+    found[LENGTHS] = LENGTH_CONTRIBUTION.sensitivity
+    return {name: each for name, each in found.items() if (name in _OF_CLONES) == clone}
 
 
 @cache

@@ -535,7 +535,7 @@ class LengthsQuery:
         then of all. Each end is at the upper edge of its bin. ``answer`` has 2 · PARTS numbers,
         ``noise`` is its public standard deviation.
         """
-        fractions = reconcile_halves(answer.flatten(), noise)
+        fractions = reconcile_halves(answer.flatten(), noise)  # a paid answer may be [1, 2 · PARTS]
         edges = -(-torch.arange(1, heads.PARTS + 1) * self.horizon // heads.PARTS)
         ends = torch.zeros(2, self.horizon + 1, dtype=fractions.dtype)
         ends.index_add_(1, edges, fractions.view(2, heads.PARTS))

@@ -325,6 +325,8 @@ class FirstProcess:
                 self.group.ask(Message.ROUND, released=now.weights)
                 total = self.group.total(rounds.sum(now.weights))
                 now = now.step(mechanism.release(total), self.setup.server)
+                if now.started == mechanism.rounds:  # late queries may take long
+                    self.save_checkpoint(now)
             last, evaluation = now.started >= mechanism.rounds, None
             if evaluate is not None and (last or now.done % stopping.every == 0):
                 averaged = now.average_weights()

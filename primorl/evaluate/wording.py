@@ -16,8 +16,8 @@ ADVICE = {
 """Recommendations in a few words."""
 GAIN_NOTE = (
     "What the model says that the policy adds to the mean return; above 0 is better. The interval "
-    "held the true gain in nine of ten runs on fourteen simulated logs. On logs made to mislead it "
-    "it does not hold, and harmful policies were recommended: real data may be like them."
+    "held the true gain in nine of ten runs on fourteen simulated logs. On logs that were made to "
+    "mislead the model it does not, and harmful policies were recommended: real data may be so."
 )
 WHOSE = {
     "behaviour": "today's practice",

@@ -98,10 +98,11 @@ def _combine(bundle: contents.Bundle) -> tuple[Statement, str]:
     promise = wording.guarantee(whole.epsilon, whole.delta, whole.unit, whole.void)
     promise += f", {' and '.join(included)} included" if included else ""
     own = {statement.charge for statement in bundle.charged.values()}
-    if ledger.epsilon is not None and {each.id for each in ledger.records} - own:
+    if {each.id for each in ledger.records} - own:
+        total = "no bound" if ledger.epsilon is None else f"ε = {at_most(ledger.epsilon)}"
         promise += (
             ". Together with all other results about them, and where this one was picked among "
-            f"these: ε = {at_most(ledger.epsilon)}"
+            f"these: {total}"
         )
     return whole, promise
 

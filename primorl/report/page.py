@@ -180,9 +180,10 @@ def _list_spending(facts: Facts) -> dict[str, Any]:
     """
     spending = facts.spending
     if spending is None or not spending.charges:
-        account = facts.summary.spent_on_dataset
-        total = None if account is None else account.epsilon
-        more = total is not None and total > (facts.released.epsilon or math.inf) * _ROUNDING
+        account, own = facts.summary.spent_on_dataset, facts.released.epsilon
+        more = False
+        if account is not None and own is not None:
+            more = account.epsilon is None or account.epsilon > own * _ROUNDING
         return {"spent": wording.account(account), "charged": (), "more_was_spent": more}
     charges = spending.charges
     epsilon, delta = charges[-1][2], spending.delta

@@ -165,8 +165,9 @@ def online_run(params: Params) -> OnlineRun:
         delta=delta,
     )
     _warn_of_noise(asked.cohort, mechanism, network)
-    of_policy = network, config, offline
-    return OnlineRun(params, *of_policy, update, mechanism, cohorts, people, users, steps)
+    return OnlineRun(
+        params, network, config, offline, update, mechanism, cohorts, people, users, steps
+    )
 
 
 def _check_policy(

@@ -431,8 +431,8 @@ def check_labels(params: Params, spaces: Spaces) -> None:
         if not any(label(each, {name: ""}) != each for each in names):
             some = ", ".join(names[:_MOST_NAMED])
             found = f"found {name!r}, which is no column of an observation and no action"
-            names_it = "allowed are `reward`, whatever its column is called, and such as"
-            raise PipelineError(f"{key}: {found}; {names_it} {some}")
+            allowed = f"allowed are reward, for the reward's column, and names such as {some}"
+            raise PipelineError(f"{key}: {found}; {allowed}")
         if text != name and (text in names or [*labels.values()].count(text) > 1):
             found = f"found {text!r} for {name!r}, which is another's"
             raise PipelineError(f"{key}: {found}; give each its own")

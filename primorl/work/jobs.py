@@ -85,7 +85,8 @@ class MechanismNumbers:
     def build(self, manifest: Manifest, shape: Network) -> Mechanism:
         """Build the mechanism on the units of the manifest, of updates of a network."""
         norm = math.inf if self.clipping_norm is None else self.clipping_norm
-        sensitivities = heads.sensitivities(columns_of(manifest))
+        of_clone = isinstance(shape, CloneNetwork)
+        sensitivities = heads.sensitivities(columns_of(manifest), clone=of_clone)
         return Mechanism(
             units=manifest.private_units,
             unit=manifest.info.unit,
@@ -298,7 +299,8 @@ def digest_of_settings(params: Params) -> str:
     content = plain(params)
     asked = {name: content[name] for name in _DECIDE}
     del asked["privacy"]["budget"]
-    asked["question"] = content["evaluation"]["private"]
+    # returns are not discounted; the key keeps the digest of what was paid for
+    asked["question"] = {"discount": 1.0, **content["evaluation"]["private"]}
     asked["asks"] = {"normaliser": params.normaliser, "starts": params.asks_starts}
     asked["facts"] = {name: content["chosen"][name] for name in _FACTS}
     for key in _FREE_BOUNDS:

@@ -115,7 +115,7 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     ("dynamics.variant", "High", "found 'High'; allowed: 'private', 'no_privacy' or 'no_clip'"),
     ("policy", SMALL, "policy: buffer_size must hold one batch of rollouts"),
     ("policy.seeds", [1, 2, 1], "policy.seeds: found 1 more than once"),
-    ("policy.seeds", [-1] * 1000, "990 more keys are wrong"),
+    ("policy.seeds", [-1] * 1000, "and 990 more mistakes"),
     ("tracking.uri", ["http://ana:hush@host"], "tracking.uri: allowed: string"),
     # what no machine could train
     ("dynamics.hidden", [10**9], "dynamics.hidden"),
@@ -129,7 +129,7 @@ def test_an_error_names_the_key_what_was_found_and_what_is_allowed() -> None:
         assert found.startswith(FILE if key.startswith("chosen.") else key.partition(".")[0])
         assert says in found
         assert "hush" not in found
-        assert len(found) < (1000 if says == "990 more keys are wrong" else 400)
+        assert len(found) < (1000 if says == "and 990 more mistakes" else 400)
 
 
 def keys_of(kind: type, prefix: str = "") -> Iterator[str]:

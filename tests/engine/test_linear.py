@@ -15,8 +15,6 @@ from torch import Tensor
 from primorl.engine import queries
 from primorl.engine.heads import (
     FINER_SCALES,
-    PERSISTENCE,
-    PRODUCTS,
     RESIDUALS,
     REWARD_OFFSET,
     SCALES,
@@ -89,14 +87,10 @@ def log_of(units: int, seed: int = 0) -> Log:
     return Log(inputs, targets)
 
 
-def asked_of_models(columns: Columns) -> dict[str, float]:
-    """The sensitivity of each query of a model."""
-    of_clones = (PERSISTENCE, PRODUCTS)
-    return {name: each for name, each in sensitivities(columns).items() if name not in of_clones}
-
-
 def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
-    queries = tuple(GaussianQuery(*each, noise) for each in asked_of_models(HEADS).items())
+    queries = tuple(
+        GaussianQuery(*each, noise) for each in sensitivities(HEADS, clone=False).items()
+    )
     clip = EnsembleClip(0.5, "flat", 1, 1)
     mechanism = Mechanism(units, "person", 1.0, clip, noise, 40, 1e-6, queries=queries)
     local = replace(local_training(1.0, 30), max_transitions_per_unit=30)
@@ -231,7 +225,9 @@ def test_levels_that_noise_could_have_made_are_rare(
     generator = torch.Generator().manual_seed(0)
     found = []
     for noise in (0.4, 400.0, 0.0):
-        queries = tuple(GaussianQuery(*each, noise) for each in asked_of_models(columns).items())
+        queries = tuple(
+            GaussianQuery(*each, noise) for each in sensitivities(columns, clone=False).items()
+        )
         setup = setup_of(60)
         setup = replace(
             setup,

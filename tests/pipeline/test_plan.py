@@ -13,7 +13,7 @@ from pipeline import clone_behaviour, plan, train_model
 from primorl.base import PipelineError
 from primorl.base.files import PARTITIONS, PLAN
 from primorl.base.reporting import StageLog
-from primorl.config.params import RULED, Params, plain
+from primorl.config.params import RULED, Params, load, plain
 from primorl.privacy.accounting.epsilon import Training, spent
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.ledger import Ledger
@@ -32,6 +32,7 @@ from tests.pipeline.training_project import (
     with_changes,
     write_partitions,
 )
+from tests.projects import ROOT
 
 DATA: dict[str, Any] = {"fingerprint": "f"}
 QUESTION = QuestionJob(
@@ -72,6 +73,14 @@ def test_other_numbers_are_other_work_and_delta_and_angles_are_not(data: Params)
     named = replace(model, bounds=replace(ends, outcomes=("lost", "won")))
     assert identity_of(named, DATA) == identity_of(replace(model, bounds=ends), DATA)
     assert {identity_of(each, DATA) for each in (of_delta, held)} == {identity_of(model, DATA)}
+
+
+def test_a_default_project_keeps_the_digest_by_which_paid_plans_are_found() -> None:
+    """With another one the same people would be charged anew after an upgrade. Whoever changes a
+    default, or the entry of the default data set, writes the new digest here.
+    """
+    found = jobs.digest_of_settings(load(ROOT / "params.yaml"))
+    assert found.startswith("a6aef1f7e1fc")
 
 
 def test_a_plan_of_other_data_or_numbers_is_refused_before_the_ledger_is_asked(

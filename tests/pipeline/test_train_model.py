@@ -517,4 +517,5 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
     assert not (OUTPUT / "starts.safetensors").exists(), "the answer is gone"
     config = read_json(OUTPUT / "config.json")
     assert any("explains of the reward is not known" in line for line in config["warnings"])
+    assert config["rounds"] == 4, "no round was lost"
     assert states(people) == ["committed"] * 3

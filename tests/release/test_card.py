@@ -92,7 +92,9 @@ def test_it_says_what_the_files_say_and_rounds_nothing_down() -> None:
     assert said.endswith(
         "δ = 1e-05 and counting the model alone, ε is 0.5 with one, 1.07 with 2, ∞ with 8."
     )
-    assert "would promise nothing" in card(ledger={"epsilon": None})
+    unbounded = card(ledger={"epsilon": None})
+    assert "would promise nothing" in unbounded
+    assert "where this one was picked among these: no bound**" in unbounded
     made = card(declared={"left_out": "0.1% of patients elsewhere"})
     assert "known beforehand: 0.1% of patients elsewhere." in made
 

@@ -43,10 +43,10 @@ def main() -> None:
 
 def tables(rows: Sequence[Row]) -> str:
     """The paper's tables 1 and 6: for each task MOPO, what nobody learned, and each row's runs."""
-    lines, learned = [*_head()], mopo()
+    pages, learned = [*_head()], mopo()
     for task, dataset in TASKS.items():
         own = [row for row in learned if row["dataset"] == dataset]
-        lines += [_line(task, "MOPO", "`research.mopo`", own)] if own else []
+        lines = [_line(task, "MOPO", "`research.mopo`", own)] if own else []
         for kind in TABLES:
             lines += _lines(task, f"{kind}-{task}", rows)
         made = "\n".join(lines)
@@ -58,7 +58,8 @@ def tables(rows: Sequence[Row]) -> str:
             still = "no action" if null["still"] else "uniform actions"
             value = grids.score({"dataset": dataset, "return_final": null["return"]})
             lines.append(f"| – | {still} | – | {value:.1f} | – | ∞ | ∞ | 30 | `nulls` |")
-    return "\n".join(lines)
+        pages += lines
+    return "\n".join(pages)
 
 
 def frontiers(rows: Sequence[Row]) -> str:

@@ -126,7 +126,7 @@ class Behaviour:
             found.append(Answer.unpaid(NAME, "behaviour", what, value, ci95, covers, bias))
 
         if (first, last) == (problem.return_low, problem.return_high):
-            allowed = f"{first:.4g} to {last:.4g} (by the declared bounds)"
+            allowed = f"{first:.4g} to {last:.4g} (the bounds of a return)"
             bias = f"Returns outside {allowed} count as the nearer end."
             add(MEAN_RETURN, value, (low, high), covers, bias)
         else:

@@ -96,7 +96,7 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
     mean, *quantiles = FINE.estimates(problem, 1e-9, release(problem, returns))
     assert mean.ci95 is not None
     ends = f"{problem.return_low:.4g} to {problem.return_high:.4g}"
-    assert mean.bias == f"Returns outside {ends} (by the declared bounds) count as the nearer end."
+    assert mean.bias == f"Returns outside {ends} (the bounds of a return) count as the nearer end."
     half = 1.96 * float(returns.std()) / math.sqrt(4000)
     assert mean.value == pytest.approx(float(returns.mean()), abs=1e-5)
     assert (mean.ci95[1] - mean.ci95[0]) / 2 == pytest.approx(half, rel=1e-3)
