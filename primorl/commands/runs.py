@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -47,10 +47,23 @@ def check(
     params = _check_all()
     if charges:
         from primorl.base.dvc import Status
-        from primorl.work.bill import UNKNOWN
-        from primorl.work.resolve import preview
 
-        print(preview(params, Status().changed_stages()) or UNKNOWN)
+        _show_charges(params, Status().changed_stages())
+
+
+def _show_charges(params: "Params", changed: Set[str]) -> None:
+    """Print the bill of the next run.
+
+    Raises:
+        PipelineError: it would be refused, after DVC deleted the results that are there.
+    """
+    from primorl.work.bill import UNKNOWN
+    from primorl.work.resolve import preview
+
+    bill = preview(params, changed)
+    print(bill or UNKNOWN, flush=True)
+    if bill is not None:
+        bill.refuse_unpayable()
 
 
 def _check_all(*, quiet: bool = False) -> "Params":
@@ -209,13 +222,8 @@ def run() -> None:
     if not changed and SUMMARY.exists():
         say("nothing changed since the last run: nothing is run or charged")
     else:
-        from primorl.work.resolve import preview
-
         show_dvc("repro", "--quiet", "plan")
-        bill = preview(load(), changed - {*MAKE_DATA, "plan"})
-        print(bill, flush=True)
-        if bill is not None:
-            bill.refuse_unpayable()
+        _show_charges(load(), changed - {*MAKE_DATA, "plan"})
         show_dvc("repro")
     summary()
 

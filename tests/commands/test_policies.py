@@ -195,6 +195,7 @@ def test_it_runs_only_what_changed_and_says_before_what_it_charges(
     monkeypatch.setattr("primorl.work.resolve.preview", lambda *_: FakeBill(len(done), refused))
     status, out, err = primorl("run")
     if refused:
+        assert primorl("check", "--charges")[0] == 1, "it stands before `&& dvc repro`"
         assert (status, err, done) == (1, f"error: {refused}\n", [("repro", "--quiet", "plan")])
         return
     assert status == 0, err
