@@ -51,7 +51,7 @@ def body(params: Params, log: StageLog) -> None:
         released = asking.ask_for(paid, problem, mechanism)
         record = asking.add_answers(compared, paid, problem, mechanism, released)
         record.write(PRIVATE_EVALUATION)
-        paid.commit(record.made())
+        paid.commit(record.hash_answers())
     for answer in record.values():
         log.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     if record.total is not None and record.total.epsilon is not None:

@@ -25,14 +25,14 @@ from primorl.stages.policy import (
     decide_policy,
     find_ends,
     is_undecided,
-    planned_policy,
+    read_planned_policy,
 )
 
 
 def body(params: Params, log: StageLog) -> None:
     """Train, then write ``models/policy``."""
     # The released model, the clone if one was made, and the public rows.
-    planned, variant = planned_policy(), params.dynamics.variant
+    planned, variant = read_planned_policy(), params.dynamics.variant
     environment = params.chosen.environment
     facts, statement = read_released(MODEL, variant=variant, environment=environment)
     model = GaussianEnsemble.load(MODEL, torch.device("cpu"))

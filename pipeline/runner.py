@@ -35,7 +35,7 @@ from primorl.base.template import check_version
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.config.reading import read_yaml
-from primorl.data.sources.log_paths import changed
+from primorl.data.sources.log_paths import describe_edits
 
 Body = Callable[[Params, StageLog], None]
 Idle = Callable[[Params], bool]
@@ -82,11 +82,11 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
     refuse_readable()
     for root in {workspace(), home()}:
         sweep_leftovers(root)
-    listed = _listed(name)
+    listed = _read_listed(name)
     before = _read_followed(listed, params.load(PARAMS).dataset)
     checked = params.load(PARAMS)  # after `before`: an edit in between shows at the end
     check_writable([*_outputs(listed), home() / CHECKPOINTS / name], _BYTES_NEEDED)
-    if name != "collect" and (said := changed(checked.dataset, checked.chosen)) is not None:
+    if name != "collect" and (said := describe_edits(checked.dataset, checked.chosen)) is not None:
         say(f"{name}: warning: {said}")
     started, log = time.perf_counter(), StageLog()
     if idle is None or not idle(checked):
@@ -99,7 +99,7 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
     write_json(stage_log(name), {"seconds": seconds, "metrics": log.metrics})
 
 
-def _listed(stage: str) -> dict[str, Any]:
+def _read_listed(stage: str) -> dict[str, Any]:
     """What ``dvc.yaml`` says of a stage; nothing outside a DVC project."""
     try:
         stages: dict[str, dict[str, Any]] = yaml.safe_load(PIPELINE.read_text("utf-8"))["stages"]

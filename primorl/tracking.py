@@ -71,7 +71,7 @@ def log_run(params: Params, content: RunContent, files: Sequence[Path], of: str 
     name += f" ({experiment_name})" if experiment_name else ""
     # No commit: it digests dvc.lock, which digests rows without the project's secret.
     tags = {"dataset": params.dataset, "variant": params.dynamics.variant}
-    tags[_GIVEN_TAG] = json.dumps(params.given())
+    tags[_GIVEN_TAG] = json.dumps(params.list_given())
     tags |= {"DVC_EXP_NAME": experiment_name} if experiment_name else {}
     tags |= content.tags
     values = {**params.choices(), **content.params}

@@ -55,7 +55,7 @@ class ClassicControl:
         """See `GymBatch.restart`."""
         self._state[:, which] = self._first_states()[:, which]
         self._steps[which] = 0
-        return self._seen()
+        return self._observe()
 
     def _first_states(self) -> State:
         widest = np.array(self._widest)[:, None]
@@ -68,9 +68,9 @@ class ClassicControl:
         assert self.step_limit is not None
         self._state = state
         self._steps += 1
-        return self._seen(), self._steps >= self.step_limit
+        return self._observe(), self._steps >= self.step_limit
 
-    def _seen(self) -> Floats:
+    def _observe(self) -> Floats:
         """Observations ``[n, S]``; the states themselves where a subclass does not say
         otherwise.
         """
@@ -136,7 +136,7 @@ class AcrobotBatch(ClassicControl):
         seen, truncated = self._move_to(after)
         return seen, np.where(terminated, 0, -1).astype(np.float32), terminated, truncated
 
-    def _seen(self) -> Floats:
+    def _observe(self) -> Floats:
         angles, speeds = self._state[:2], self._state[2:]
         seen = np.stack(
             [np.cos(angles[0]), np.sin(angles[0]), np.cos(angles[1]), np.sin(angles[1]), *speeds], 1

@@ -51,7 +51,7 @@ class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
             data.qpos[:] = draws.uniform(-0.1, 0.1), draws.uniform(-0.034, 0.034)
         data.qvel[:] = 0.01 * draws.randn(2)
         mujoco.mj_forward(self._model, data)
-        return self._seen(), {}
+        return self._observe(), {}
 
     def step(
         self, action: npt.NDArray[np.float32]
@@ -62,7 +62,7 @@ class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
         mujoco.mj_step(self._model, self._data)
         # positions of bodies lag a Runge-Kutta step otherwise
         mujoco.mj_step1(self._model, self._data)
-        seen = self._seen()
+        seen = self._observe()
         position, cosine, _, _, spin = seen.tolist()
         centred = (1 + _near_zero(position, 2)) / 2
         gentle = (4 + max(1 - force**2, 0.0)) / 5
@@ -70,7 +70,7 @@ class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
         reward = (cosine + 1) / 2 * gentle * slow * centred
         return seen, reward, False, False, {}
 
-    def _seen(self) -> npt.NDArray[np.float64]:
+    def _observe(self) -> npt.NDArray[np.float64]:
         data = self._data
         axes = data.xmat[2]  # of the pole; its third column is the z axis
         return np.array([data.qpos[0], axes[8], axes[2], *data.qvel])

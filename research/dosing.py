@@ -108,7 +108,7 @@ class DosingBatch:
         self._meals[which] = self._eaten(count)[which]
         if self._varied:
             self._sensitivity[which] = _P3 * self._random.uniform(0.8, 1.25, count)[which]
-        return self._seen()
+        return self._observe()
 
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
         """See `GymBatch.step`."""
@@ -123,7 +123,7 @@ class DosingBatch:
         self._state = state
         self._steps += 1
         rewards = np.interp(state[0], [54, 70, 180, 250], [-1, 1, 1, -1]).astype(np.float32)
-        return self._seen(), rewards, np.zeros(len(rate), bool), self._steps >= STEPS
+        return self._observe(), rewards, np.zeros(len(rate), bool), self._steps >= STEPS
 
     def _derivatives(self, state: State, rate: State) -> State:
         """Time derivatives per minute of G, X, I, S1, S2, D1 and D2, ``[7, n]``."""
@@ -155,7 +155,7 @@ class DosingBatch:
             found[np.arange(count), times] += sizes * eats
         return found
 
-    def _seen(self) -> Floats:
+    def _observe(self) -> Floats:
         glucose, _, insulin, skin, deep, stomach, gut = self._state
         insulin_on_board, gut_content = (skin + deep) / 5000, (stomach + gut) / 50_000
         change, hour = (glucose - self._before) / 60, self._steps / (STEPS / 2) - 1

@@ -35,8 +35,8 @@ from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import BoundedSum, GaussianQuery, Mechanism
-from research.dptd_network import Dptd, TdBatch, ValueNetwork, projected
-from research.rows import Row, completed
+from research.dptd_network import Dptd, TdBatch, ValueNetwork, project
+from research.rows import Row, complete_rows
 
 UNITS, UPDATES, RUNS = 1000, 15_000, 10
 COHORT, ROWS, CLIPPING_NORM = 5, 10, 0.5
@@ -175,9 +175,7 @@ def descent_ascent(
     theta, omega = values["theta"], values["omega"]
     earlier = {"earlier_theta": theta, "earlier_omega": omega, "p": p, "d": d}
     return (
-        values
-        | earlier
-        | {"theta": projected(theta - step * p), "omega": projected(omega + step * d)}
+        values | earlier | {"theta": project(theta - step * p), "omega": project(omega + step * d)}
     )
 
 
@@ -236,7 +234,7 @@ def returns(log: Log) -> Tensor:
     return discounts.new_zeros(len(log.lengths)).index_add(0, units, discounts * log.reward)
 
 
-def made(key: Row) -> Row:
+def make_row(key: Row) -> Row:
     """Run one line: the objective over the epochs, and the value at the end."""
     method, units = key["method"], key["units"]
     log, true_value = log_of(key["task"], units)
@@ -262,10 +260,10 @@ def made(key: Row) -> Row:
         kept = 1 - MOMENTUM if method == "dpsrm" and done else 0.0
         total = torch.zeros(2 * values["theta"].numel(), dtype=torch.float64)
         if not method.endswith("noise"):
-            total = contributed(mechanism, network, values, log, kept)
+            total = sum_gradients(mechanism, network, values, log, kept)
         released = mechanism.release(total)
         if method not in OTHERS:
-            values = ALGORITHM.stepped(values, released, done)
+            values = ALGORITHM.step(values, released, done)
         else:
             p, d = released.double().view(RUNS, 2, -1).unbind(1)
             values = descent_ascent(values, kept * values["p"] + p, kept * values["d"] + d, step)
@@ -295,11 +293,11 @@ def measure(network: ValueNetwork, values: dict[str, Tensor], judged: TdBatch) -
     theta, omega, p = values["theta"], values["omega"], values["p"]
     gradients = network.gradients(theta.float(), omega.float(), judged)[0].double()
     of_theta, of_omega = gradients.unbind(1)
-    step = (theta - projected(theta - ALGORITHM.kappa * p)) / ALGORITHM.kappa
+    step = (theta - project(theta - ALGORITHM.kappa * p)) / ALGORITHM.kappa
     return sum((part.norm(dim=1) for part in (step, of_theta - p, of_omega)), torch.zeros(()))
 
 
-def contributed(
+def sum_gradients(
     mechanism: Mechanism,
     network: ValueNetwork,
     values: dict[str, Tensor],
@@ -381,7 +379,7 @@ def main() -> None:
         {"task": task, "method": name, "epsilon": epsilon} | size for (name, epsilon), task in asked
     ]
     keys.append({"task": "Acrobot-v1", "method": "dptd", "epsilon": 1.0} | size | {"units": 4000})
-    rows = completed("dptd", keys, made)
+    rows = complete_rows("dptd", keys, make_row)
     put(RESULTS_PAGE, "dptd", table(rows))
 
 

@@ -200,7 +200,7 @@ class Dptd:
         theta = network.initial(self.members, generator).clamp(-_BOX, _BOX)
         return {name: torch.zeros_like(theta) for name in ("omega", "p", "d")} | {"theta": theta}
 
-    def stepped(self, values: dict[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+    def step(self, values: dict[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
         """Take steps 1 to 3 of Algorithm 1 after round ``done`` released the gradients of all
         members.
         """
@@ -212,12 +212,12 @@ class Dptd:
         return dict(values) | {
             "p": p,
             "d": d,
-            "theta": theta.lerp(projected(theta - self.kappa * p), rate),
-            "omega": omega.lerp(projected(omega + self.eta * d), rate),
+            "theta": theta.lerp(project(theta - self.kappa * p), rate),
+            "omega": omega.lerp(project(omega + self.eta * d), rate),
         }
 
 
-def projected(parameters: Tensor) -> Tensor:
+def project(parameters: Tensor) -> Tensor:
     """Project onto Θ and Ω, the box [-1, 1]^d."""
     return parameters.clamp(-_BOX, _BOX)
 

@@ -132,9 +132,9 @@ def learn(
         paid.save(state)
         log = log or read(paid.open_rows(mechanism))
         for done in range(first, state.started):
-            total = dptd.contributed(mechanism, network, state.values, log)
+            total = dptd.sum_gradients(mechanism, network, state.values, log)
             released = mechanism.release(total)
-            values: dict[str, Any] = algorithm.stepped(state.values, released, done)
+            values: dict[str, Any] = algorithm.step(state.values, released, done)
             state = replace(state, **values)
     state = replace(state, asked=True)
     paid.save(state)

@@ -33,7 +33,7 @@ from primorl.model.termination import LEARNED
 from primorl.policy.config import SacConfig
 from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.policy.sac import train
-from research.rows import Row, completed
+from research.rows import Row, complete_rows
 
 REAL = 0.05
 """Share of real transitions in a batch."""
@@ -204,7 +204,7 @@ def main() -> None:
         parser.error(f"params.yaml: dataset: found {params.dataset}, allowed are {[*TASKS]}")
 
     keys = [{"dataset": params.dataset, "seed": seed} for seed in arguments.seeds]
-    completed("mopo", keys, lambda key: run(params, TASKS[key["dataset"]], key["seed"]))
+    complete_rows("mopo", keys, lambda key: run(params, TASKS[key["dataset"]], key["seed"]))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ from research.paper_mode import (
     loose,
 )
 from research.regression import NaturalGradientByDescent, PolicyGradient, Rebel
-from research.rows import Row, completed, read
+from research.rows import Row, complete_rows, read
 
 Act = Callable[[NDArray[np.float32]], NDArray[Any]]
 """Actions of observations ``[n, S]``, as the environment takes them."""
@@ -212,7 +212,7 @@ class Run:
             "setting": setting,
         }
 
-    def simulated(self, seed: int) -> SimulatedUsers:
+    def simulate(self, seed: int) -> SimulatedUsers:
         """Make the users."""
         kind = NobodyThere if self.row.endswith("noise alone") else SimulatedUsers
         # else the users before leave finished episodes
@@ -220,7 +220,7 @@ class Run:
             kind = CarriedUsers
         return kind(batch(TASKS[self.task].environment), self.steps, self.episodes, seed)
 
-    def made(self, seed: int) -> Row:
+    def make_row(self, seed: int) -> Row:
         """Learn, look at released policies on the way, and judge the last one."""
         task = TASKS[self.task]
         network, m = task.network(self.hidden, seed), self.cohort
@@ -236,7 +236,7 @@ class Run:
         every = max(1, self.cohorts // LOOKS)
         state = OnlineState.begin(first, self.cohorts, 1 if self.averaged else every)
         numbers = [range(at, at + m) for at in range(0, users, m)]
-        last = learn(self.update, network, mechanism, self.simulated(seed), numbers, state)
+        last = learn(self.update, network, mechanism, self.simulate(seed), numbers, state)
         released = dict(zip(last.kept_after, last.kept, strict=True))
         curve = []
         for after in range(every, self.cohorts, every):
@@ -247,7 +247,7 @@ class Run:
             first_judged = self.cohorts - int(self.averaged * self.cohorts) + 1
             judged = torch.stack([each for at, each in released.items() if at >= first_judged])
             judged = judged.mean(0)
-        spent = mechanism.spent()
+        spent = mechanism.compute_spent()
         return {
             "users": users,
             "parameters": network.parameters,
@@ -278,7 +278,7 @@ class Peer:
             "setting": setting,
         }
 
-    def made(self, seed: int) -> Row:
+    def make_row(self, seed: int) -> Row:
         """Learn and judge the last policy."""
         from stable_baselines3 import A2C, PPO
         from stable_baselines3.common.env_util import make_vec_env
@@ -354,7 +354,7 @@ def lines(base: Run, budgets: Sequence[str], nulls_at: str, **free: float) -> It
     yield replace(base, row="untrained", noise_multiplier=0.0, cohorts=0)
 
 
-def published(base: Run, budgets: Sequence[str]) -> Iterator[Run]:
+def list_published(base: Run, budgets: Sequence[str]) -> Iterator[Run]:
     """Make rows in the papers' mode, whose z of ε is that of the classical formula and
     composition.
     """
@@ -374,8 +374,8 @@ def with_nulls(base: Run, nulls_at: str) -> Iterator[Run]:
     as given, without noise, and of the noise alone.
     """
     printed = replace(base, update=CONTROL, cohorts=976, averaged=0.0)
-    yield from published(replace(printed, method="DPPG, entropy 0.36"), Z)
-    yield from published(base, Z)
+    yield from list_published(replace(printed, method="DPPG, entropy 0.36"), Z)
+    yield from list_published(base, Z)
     yield replace(base, row="paper no noise")
     z = multiplier(nulls_at)
     yield replace(base, row="paper noise alone", budget=nulls_at, noise_multiplier=z)
@@ -416,7 +416,7 @@ def cartpole() -> Iterator[Run]:
             yield replace(strict, method=f"{method}, 64 units")
         base = replace(base, update=loose(paper))
         yield replace(base, row="paper", budget="no noise", noise_multiplier=0.0)
-        yield from published(base, ("ε 1", "ε 3", "ε 5"))
+        yield from list_published(base, ("ε 1", "ε 3", "ε 5"))
     local = replace(FULL_BATCH, epochs=4, learning_rate=20.0)
     base = Run("CartPole", "DPPG", "strict", "", local, 0.0, 125, 8, 500, 1)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
@@ -477,7 +477,7 @@ def dosing() -> Iterator[Run]:
     for task in ("Dosing-0", "Dosing-1"):
         base = Run(task, "DPPG", "strict", "", update, 0.0, 250, 24, 96, 1, deviation=0.7)
         yield from lines(base, ("z 0.1", "z 0.5", "ε 1"), "ε 1", learning_rate=1.0)
-        yield from published(
+        yield from list_published(
             Run(task, "DPPG", "paper", "", DOSING, 0.0, 8, 250, 96, 1, (64, 64)), ("z 0.1", "z 0.5")
         )
 
@@ -625,8 +625,8 @@ def main() -> None:
         if one.task in asked.only and (not asked.rows or one.row in asked.rows)
     ]
     runs = [(one, one.key | {"seed": seed}) for seed in range(asked.seeds) for one in chosen]
-    made = {str(key): partial(one.made, key["seed"]) for one, key in runs}
-    completed("online", [key for _, key in runs], lambda key: made[str(key)]())
+    made = {str(key): partial(one.make_row, key["seed"]) for one, key in runs}
+    complete_rows("online", [key for _, key in runs], lambda key: made[str(key)]())
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from primorl.privacy.mechanism.mechanism import Mechanism
 from primorl.simulators.environments import Floats
 from research.classic_control import batch
 from research.networks import random_network
-from research.rows import Row, completed
+from research.rows import Row, complete_rows
 
 _CRITIC, _FIRST, _SECOND, _STEPS = (
     "critic",
@@ -181,7 +181,7 @@ class CarriedCritic(AdamDPPG):
         zeros, steps = torch.zeros_like(critic), torch.zeros((), dtype=torch.int64)
         values = {_CRITIC: critic, _FIRST: zeros, _SECOND: zeros, _STEPS: steps, **values}
         before, raw = self._raw(network, values, met)
-        fitted = self._fitted(network, values, met, raw + before, self.schedule(met.steps, number))
+        fitted = self._fit(network, values, met, raw + before, self.schedule(met.steps, number))
         return {**super().apply(network, values, met, cohort, number), **fitted}
 
     def advantages(self, network: PolicyNetwork, values: Values, met: Trajectories) -> Tensor:
@@ -207,7 +207,7 @@ class CarriedCritic(AdamDPPG):
             .view(observations.shape[:2])
         )
 
-    def _fitted(
+    def _fit(
         self,
         network: PolicyNetwork,
         values: Values,
@@ -318,7 +318,7 @@ def measure(update: DPPG, trials: int) -> float:
     return float(np.median(moved))
 
 
-def made(key: Row) -> Row:
+def make_row(key: Row) -> Row:
     """Attack one mode."""
     strict = AdamDPPG(clipping_norm=0.5, local_learning_rate=0.02, epochs=16, minibatches=4)
     return {"distance": measure(strict if key["mode"] == "strict" else loose(strict), TRIALS)}
@@ -339,7 +339,7 @@ def table(rows: Sequence[Row]) -> str:
 def main() -> None:
     """Attack both modes and write the table of benchmarks/results.md."""
     keys = [{"mode": mode, "trials": TRIALS} for mode in ("strict", "paper")]
-    put(RESULTS_PAGE, "critic", table(completed("paper_mode", keys, made)))
+    put(RESULTS_PAGE, "critic", table(complete_rows("paper_mode", keys, make_row)))
 
 
 if __name__ == "__main__":

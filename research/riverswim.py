@@ -50,7 +50,7 @@ from scipy.stats import ncx2
 from benchmarks.machine import RESULTS_PAGE, put
 from primorl.online.learning import online_mechanism
 from primorl.privacy.accounting.figures import solve_noise_multiplier
-from research.rows import FIGURES, Row, completed
+from research.rows import FIGURES, Row, complete_rows
 
 S, A, H = 6, 2, 20  # states, actions, horizon
 USERS, RUNS, EVERY, DELTA, PUBLIC, DISCOUNT, FAILURE, REGULARISER = (
@@ -224,7 +224,7 @@ class Episodes:
     returns: Floats
 
 
-def played(p: float, policies: Floats, each: int, random: np.random.Generator) -> Episodes:
+def play(p: float, policies: Floats, each: int, random: np.random.Generator) -> Episodes:
     """Play ``each`` episodes under policies: probabilities ``[R, S, A]``."""
     runs = len(policies)
     shape = runs, each, S, A
@@ -266,12 +266,12 @@ def dppg(key: Row, settings: Settings) -> Floats:
     random, theta, totals = np.random.default_rng(0), np.zeros((RUNS, FEATURES.shape[-1])), []
     for number in range(USERS // m):
         policies, scores = policies_and_scores(theta)
-        met = played(p, policies, m, random)
+        met = play(p, policies, m, random)
         totals.append(met.totals.T)
         step = Step(settings.learning_rate(number), z / m, FAILURE)
         norms: float | Floats = math.inf
         if mode != "neither" and key["algorithm"] == "dppg-kl":
-            public = played(p, policies, PUBLIC, random)
+            public = play(p, policies, PUBLIC, random)
             norms = step.kl_norm(region, fisher_matrices(scores, public.counts))[:, None]
         elif mode != "neither":
             norms = step.l2_norm(region, theta.shape[1])
@@ -291,14 +291,14 @@ def dppg(key: Row, settings: Settings) -> Floats:
     return np.concatenate(totals)
 
 
-def made(key: Row) -> Row:
+def make_row(key: Row) -> Row:
     """Run the algorithm of a row: its regret at the end and on the way, with standard errors over
     the runs.
     """
     settings, p = SETTINGS[key["settings"]], key["p"]
     if key["algorithm"] == "random":
         uniform = np.full((RUNS, S, A), 1 / A)
-        returns = played(p, uniform, USERS, np.random.default_rng(0)).totals.T
+        returns = play(p, uniform, USERS, np.random.default_rng(0)).totals.T
     else:
         returns = dppg(key, settings)
     best = optimal_value(p)
@@ -394,7 +394,7 @@ def _regret(row: Row) -> str:
 
 def main() -> None:
     """Make the rows that are missing, write the tables of benchmarks/results.md, and draw."""
-    rows = completed("riverswim", row_keys(), made)
+    rows = complete_rows("riverswim", row_keys(), make_row)
     put(RESULTS_PAGE, "riverswim", table(rows))
     draw(FIGURES / "riverswim.png", rows)
 

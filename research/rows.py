@@ -25,7 +25,7 @@ def read(name: str) -> list[Row]:
     )
 
 
-def completed(name: str, keys: Iterable[Row], make: Callable[[Row], Row]) -> list[Row]:
+def complete_rows(name: str, keys: Iterable[Row], make: Callable[[Row], Row]) -> list[Row]:
     """Make the rows of ``results/NAME.jsonl`` that are missing, on one thread, and return all that
     were asked for.
 

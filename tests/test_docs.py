@@ -114,7 +114,7 @@ def test_the_site_has_the_reference_and_its_links_stay_inside() -> None:
     assert {*reference.EXAMPLES} == names
     namespace: dict[str, Any] = {"primorl": primorl}
     exec(reference.EXAMPLES["Mechanism"], namespace)
-    assert 0 < namespace["mechanism"].spent().epsilon_pld < 4
+    assert 0 < namespace["mechanism"].compute_spent().epsilon_pld < 4
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
     assert "](docs/" not in first
     assert "](privacy.md)" in first

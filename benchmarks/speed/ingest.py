@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.machine import row, write
-from primorl.config.datasets import TabularDataset, checked
+from primorl.config.datasets import TabularDataset, validate
 from primorl.config.reading import read_yaml
 from primorl.data.ingestion import ingest
 
@@ -206,7 +206,7 @@ def _dataset(is_sorted: bool) -> TabularDataset:
         "options": options,
         "bounds": {"observation": "public", "reward": "public"},
     }
-    return checked(TabularDataset, entry | changes)
+    return validate(TabularDataset, entry | changes)
 
 
 if __name__ == "__main__":

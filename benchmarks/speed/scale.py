@@ -31,7 +31,7 @@ import torch
 from matplotlib.figure import Figure
 
 from benchmarks.machine import ROOT, keep, read, row, write
-from primorl.config.datasets import TabularDataset, checked
+from primorl.config.datasets import TabularDataset, validate
 from primorl.config.reading import read_yaml
 from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.ingestion import ingest
@@ -230,7 +230,7 @@ def dataset(size: Size) -> TabularDataset:
         "reward": [0.0, 1.0],
     }
     changes = {"unit": "user", "horizon": 2 * SESSION, "trajectories_per_person": None}
-    return checked(TabularDataset, entry | changes | {"options": options, "bounds": bounds})
+    return validate(TabularDataset, entry | changes | {"options": options, "bounds": bounds})
 
 
 def opened(folder: Path, own: slice = slice(None), *, members: bool = False) -> UnitStore:

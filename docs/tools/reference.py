@@ -60,7 +60,7 @@ from primorl.privacy.mechanism.clipping import L2Clip
 mechanism = primorl.Mechanism(
     400, "patient", 0.25, L2Clip(1.0), noise_multiplier=4.0, rounds=8, delta=1e-5
 )
-mechanism.spent().epsilon_pld  # before anybody's data are read""",
+mechanism.compute_spent().epsilon_pld  # before anybody's data are read""",
 }
 """Code by public name."""
 _WIDTH = 100

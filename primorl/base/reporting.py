@@ -37,7 +37,7 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        say(f"error: {explained(name, error)}")
+        say(f"error: {explain(name, error)}")
         return 1
     return 0
 
@@ -50,7 +50,7 @@ def keep_warnings() -> None:
         warnings.simplefilter("default")
 
 
-def explained(name: str, error: Exception) -> str:
+def explain(name: str, error: Exception) -> str:
     """Describe an error in ``name`` in one line; of an unforeseen exception only its type and
     place.
     """

@@ -84,7 +84,7 @@ def _draft(log: Path, target: Path, *, events: bool) -> tuple[str, str]:
         raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it")
     refuse_other_names(log.resolve())
     name = _name(log.name.partition(".")[0]) or "log"
-    known, kind = {"name": _written(name), "files": _written(str(log.resolve()))}, "meds"
+    known, kind = {"name": _quote(name), "files": _quote(str(log.resolve()))}, "meds"
     if events and not (log / "data").is_dir():
         raise PipelineError(f"{log}: found no folder `data` in it; name the one of a MEDS dataset")
     if not events:
@@ -103,10 +103,10 @@ def _describe_csv(log: Path) -> dict[str, str]:
         raise PipelineError(f"{log}: found no log there; name the log's folder or file")
     form, names = columns_of(parts[0])
     return {
-        "columns": ", ".join(map(_written, names)),
-        "files": _written(glob.escape(str(log.resolve()))),
-        "delimiter": _written(form.delimiter),
-        "decimal_point": _written(form.decimal_point),
+        "columns": ", ".join(map(_quote, names)),
+        "files": _quote(glob.escape(str(log.resolve()))),
+        "delimiter": _quote(form.delimiter),
+        "decimal_point": _quote(form.decimal_point),
     }
 
 
@@ -133,7 +133,7 @@ def _name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100]
 
 
-def _written(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # JSON is YAML
 
 

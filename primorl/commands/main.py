@@ -19,7 +19,7 @@ import primorl
 from primorl.base import PipelineError, say
 from primorl.base.files import COPIES, PARAMS
 from primorl.base.processes import collect_garbage_rarely
-from primorl.base.reporting import INTERRUPTED, explained, keep_warnings
+from primorl.base.reporting import INTERRUPTED, explain, keep_warnings
 from primorl.commands import init, ledger, policies, runs
 from primorl.commands.terminal import add_command, flag, in_project
 
@@ -117,7 +117,7 @@ def main(words: Sequence[str] | None = None) -> int:
         say(f"error: {_usage(wrong)}")
         return _USAGE
     except Exception as wrong:
-        say(f"error: {explained(_name(given), wrong)}")
+        say(f"error: {explain(_name(given), wrong)}")
         if debug:
             traceback.print_exception(wrong)
         return 1
@@ -133,11 +133,11 @@ def _warn_of_a_changed_source(command: str) -> None:
     if command in ("check", "run") or not (PARAMS.exists() and COPIES.exists()):
         return
     from primorl.config.params import load
-    from primorl.data.sources.log_paths import changed
+    from primorl.data.sources.log_paths import describe_edits
 
     with suppress(PipelineError):  # of params.yaml; the command itself has said so
         params = load()
-        if said := changed(params.dataset, params.chosen):
+        if said := describe_edits(params.dataset, params.chosen):
             say(f"warning: {said}")
 
 

@@ -12,7 +12,7 @@ from primorl.base.dvc import MAKE_DATA, Status
 from primorl.base.files import PARAMS, PARTITIONS
 from primorl.base.reporting import in_lines
 from primorl.config.params import PUBLIC, RULE, load
-from primorl.data.sources.log_paths import changed
+from primorl.data.sources.log_paths import describe_edits
 from primorl.engine.heads import LENGTHS
 from primorl.evaluate.wording import singular
 from primorl.model.termination import LEARNED
@@ -57,10 +57,10 @@ def show(
         status: tells the stages that changed; None: numbers are given, or looked for.
 
     Raises:
-        PipelineError: see `asked_for` and `read_run`.
+        PipelineError: see `complete_mechanism` and `read_run`.
     """
     if status is None or not PARAMS.exists():
-        training, delta = asked_for(given, solve)
+        training, delta = complete_mechanism(given, solve)
         epsilons = training.epsilons(delta)
         lines = _mechanism_lines(training, delta, epsilons)
         content = _as_json(training, delta, epsilons)
@@ -70,7 +70,7 @@ def show(
     print(json.dumps(content, indent=2, allow_nan=False) if as_json else "\n".join(lines))
 
 
-def asked_for(given: Mapping[str, Any], solve: str | None) -> tuple[Training, float]:
+def complete_mechanism(given: Mapping[str, Any], solve: str | None) -> tuple[Training, float]:
     """Complete the mechanism that the options ask about by the numbers of the project's own run;
     solve for the noise or the rounds.
 
@@ -168,7 +168,9 @@ def _own_lines(own: NextRun) -> Iterator[str]:
     plan, manifest, training = own.plan, own.partitions.manifest, own.plan.model.mechanism.training
     bill = own.bill()
     yield from _cost_lines(own)
-    older = "as the log was collected, " * bool(changed(own.params.dataset, own.params.chosen))
+    older = "as the log was collected, " * bool(
+        describe_edits(own.params.dataset, own.params.chosen)
+    )
     yield f"  {UNKNOWN if own.changed & MAKE_DATA else f'{older}{bill}'}"
     if plan.can_learn is not None:
         yield "\n  ".join(in_lines(f"can it learn? {plan.can_learn}: {plan.reason}"))

@@ -109,9 +109,9 @@ def _settings(params: "Params") -> Iterator[str]:
 def _log(params: "Params") -> Iterator[str]:
     """Check a log's files: as they were collected, with the entry's columns."""
     from primorl.config.datasets import TabularDataset
-    from primorl.data.sources.log_paths import changed
+    from primorl.data.sources.log_paths import describe_edits
 
-    if (said := changed(params.dataset, params.chosen)) is not None:
+    if (said := describe_edits(params.dataset, params.chosen)) is not None:
         raise PipelineError(said)
     if isinstance(params.chosen, TabularDataset):
         from primorl.data.sources.tabular import Tabular

@@ -620,7 +620,7 @@ class TabularDataset(DatasetCommon):
         columns, action = self.options.columns, self.options.columns.action
         if self.unit != (columns.unit or "trajectory"):
             allowed = f"{columns.unit or 'trajectory'}, as options.columns.unit says"
-            raise ValueError(f"unit: found {reading.shown(self.unit)}; allowed is {allowed}")
+            raise ValueError(f"unit: found {reading.quote(self.unit)}; allowed is {allowed}")
         if isinstance(action, BoxActions) and (action.low is None) != (
             self.environment is not None
         ):
@@ -651,7 +651,7 @@ AnyDataset = ReplayDataset | MinariDataset | D4rlDataset | TabularDataset | Meds
 Dataset = Annotated[AnyDataset, Field(discriminator="source")]
 
 
-def checked(kind: type[T], content: Mapping[str, Any]) -> T:
+def validate(kind: type[T], content: Mapping[str, Any]) -> T:
     """Make one of this module's classes from plain values; raises pydantic's error if they do not
     fit.
     """

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from primorl.base import PipelineError, records
 from primorl.base.files import DATASETS, ONLINE_SETTINGS, PARAMS
 from primorl.config import reading
-from primorl.config.datasets import Dataset, checked
+from primorl.config.datasets import Dataset, validate
 from primorl.config.reading import Block
 from primorl.engine.settings import EarlyStopping
 from primorl.model.architecture import Variant
@@ -362,7 +362,7 @@ class Params(Block):
         facts = {"environment": self.chosen.environment, "unit": self.chosen.unit}
         return facts | {key: value for key, value in flat(blocks) if key not in undecided}
 
-    def given(self) -> dict[str, Any]:
+    def list_given(self) -> dict[str, Any]:
         """Return the choices that a person wrote, into params.yaml or a recipe, by dotted key."""
         nobody = (RULE, DEFAULT, PUBLIC)
         by_hand = {key for key, of in self.origins.items() if of not in nobody} | {"seed"}
@@ -417,7 +417,7 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
         raise PipelineError(f"{path}: dataset: missing")
     name, entries = raw["dataset"], (path.parent / DATASETS).glob("*.yaml")
     if name not in (there := sorted(each.stem for each in entries)):
-        found = "nothing" if name is None else reading.shown(name)
+        found = "nothing" if name is None else reading.quote(name)
         allowed = f"the files in {DATASETS}/: {', '.join(there) or 'none is there'} (NAME.yaml)"
         raise PipelineError(f"{path}: dataset: found {found}; allowed are {allowed}")
     own = path.parent / DATASETS / f"{name}.yaml"
@@ -439,7 +439,7 @@ def check(said: dict[str, Any], path: Path, own: Path) -> Params:
     files = {"chosen": own, "online": path.parent / ONLINE_SETTINGS}
     wrong: dict[Path, list[str]] = {}
     try:
-        return checked(Params, said)
+        return validate(Params, said)
     except ValidationError as refused:
         for key, why in reading.explanations(refused, said):
             block, _, inner = key.partition(".")

@@ -112,7 +112,7 @@ def _inside_if_file(url: str) -> str:
     return url
 
 
-def _filled_in(text: str) -> str:
+def _refuse_placeholder(text: str) -> str:
     if text == "FILL IN":
         raise ValueError("replace what the draft left open")
     return text
@@ -147,7 +147,7 @@ Sentence = Annotated[
     str, AfterValidator(_one_line), Field(min_length=1, max_length=_MOST_CHARACTERS)
 ]
 FilledText = Annotated[
-    str, Field(min_length=1, max_length=_MOST_CHARACTERS), AfterValidator(_filled_in)
+    str, Field(min_length=1, max_length=_MOST_CHARACTERS), AfterValidator(_refuse_placeholder)
 ]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 Column = FilledText
@@ -199,7 +199,7 @@ def _content(text: str) -> Any:
     return reader.load(text)
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """A value as an error quotes it: at most 80 characters."""
     text = repr(value[:100] if isinstance(value, str) else value)
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -249,7 +249,7 @@ def explain(key: str, error: Any) -> str:
     if kind == "missing" or (kind == "union_tag_not_found" and isinstance(found, dict)):
         return "missing"
     if kind == "union_tag_invalid":
-        return f"found {shown(error['ctx']['tag'])}; allowed are {error['ctx']['expected_tags']}"
+        return f"found {quote(error['ctx']['tag'])}; allowed are {error['ctx']['expected_tags']}"
     if kind in ("dataclass_type", "dict_type", "union_tag_not_found"):
         message = "a block of keys is needed"
     elif kind == "tuple_type":
@@ -261,4 +261,4 @@ def explain(key: str, error: Any) -> str:
         message += ", or numbers"
     # A rule about several keys says itself what it found; a store's address may carry a password.
     quiet = isinstance(found, dict | list) or key.partition(".")[0] in ("", "tracking", "ledger")
-    return message if quiet else f"found {'nothing' if found is None else shown(found)}; {message}"
+    return message if quiet else f"found {'nothing' if found is None else quote(found)}; {message}"

@@ -71,7 +71,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
             say(f"ingest: warning: {other}: {why}")
     with replaced_directory(target) as fresh, PartWriter(fresh, info.schema) as writer:
         fingerprint = _copy_rows(reader, info, gone, writer)
-        info = replace(info, dataset_fingerprint=fingerprint.keyed(membership.project_secret()))
+        info = replace(info, dataset_fingerprint=fingerprint.hexdigest(membership.project_secret()))
         writer.finish(info)
     return info
 
@@ -225,7 +225,7 @@ class RowCheck:
             self._refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
         seen, after = vectors(table["observation"]), vectors(table["next_observation"])
         self._large |= (np.abs(seen) > _EXACT).any(axis=0)
-        low, high = _widened(self._spaces.observation_low, self._spaces.observation_high)
+        low, high = _widen(self._spaces.observation_low, self._spaces.observation_high)
         self._beyond |= ((seen < low) | (seen > high)).any(axis=0)
         followed = np.delete((after[:-1] == seen[1:]).all(axis=1), self._starts[1:] - 1)
         self._jumped += len(followed) - 2 * int(followed.sum())
@@ -259,7 +259,7 @@ class RowCheck:
             return
         actions = vectors(table["action"])
         ends = self._spaces.action_low, self._spaces.action_high
-        low, high = _widened(*ends)
+        low, high = _widen(*ends)
         outside = (actions < low) | (actions > high)
         if outside.any():
             first = int(outside.any(axis=0).argmax())
@@ -284,7 +284,7 @@ class RowCheck:
         raise BadRows(f"{where}: found {found}; allowed: {allowed}")
 
 
-def _widened(*ends: Sequence[float]) -> Array:
+def _widen(*ends: Sequence[float]) -> Array:
     """Widen bounds ``[2, n]`` by what rounding moves a number."""
     bounds = np.array(ends)
     return bounds + [[-_RELATIVE_TOLERANCE], [_RELATIVE_TOLERANCE]] * np.abs(bounds).clip(1)

@@ -87,7 +87,7 @@ class StartModel:
             ) from None
 
 
-def asked_of_private(folder: Path) -> bool:
+def has_private_starts(folder: Path) -> bool:
     """Return whether the private people told the first states of the model in ``folder``.
 
     Then public people do not stand for them where policies begin and end: people who consented may
@@ -104,7 +104,7 @@ def survival_of(folder: Path, *, by_model: bool) -> Tensor | None:
     Raises:
         PipelineError: the file is broken.
     """
-    if not asked_of_private(folder):
+    if not has_private_starts(folder):
         return None
     found = StartModel.load(folder, torch.device("cpu")).survival
     return None if found is None else found[0 if by_model else 1].double()

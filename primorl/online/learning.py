@@ -227,14 +227,14 @@ class SimulatedUsers:
             # that others draw.
             restart = self._episodes != 1 or bool(over.any())
             observations = torch.from_numpy(self.batch.restart(over.numpy())) if restart else after
-        return _padded(kept, T)
+        return _pad(kept, T)
 
     def first_observations(self, count: int, seed: int) -> Any:
         """Reset every user's environment; observations ``[count, S]``."""
         return self.batch.reset(count, seed)
 
 
-def _padded(kept: Sequence[tuple[Tensor, ...]], steps: int) -> Trajectories:
+def _pad(kept: Sequence[tuple[Tensor, ...]], steps: int) -> Trajectories:
     """Steps of all users ``[U, ..]`` as ``[U, T, ..]``; steps after a user has left are zero."""
     valid = torch.stack([step[-1] for step in kept], 1)
     tensors = []

@@ -182,7 +182,7 @@ class SampledClone:
         return self.behaviour.act(observation[0].float(), self.generators)[None]
 
 
-def released(
+def make_released(
     behaviour: BehaviourPolicy, generators: SeedGenerators
 ) -> SampledClone | DeterministicPolicy:
     """Make the clone as it is released: discrete actions are drawn, of actions in a box the mean is

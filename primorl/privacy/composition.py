@@ -19,7 +19,7 @@ from primorl.privacy.accounting.epsilon import (
     event_to_json,
     flat,
 )
-from primorl.privacy.accounting.figures import deltas, figures, stated, true_positive_rate
+from primorl.privacy.accounting.figures import deltas, figures, state_figures, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import DELTAS, Cost, cost, total
 from primorl.privacy.statement import (
     NO_ROUNDS,
@@ -92,7 +92,7 @@ def compose_statement(statements: Mapping[str, Statement]) -> Statement:
     return replace(_one_after_another(first, statements, BEFOREHAND), spent_on_dataset=last)
 
 
-def held_by_clone(model: Statement) -> dict[str, Statement]:
+def find_held(model: Statement) -> dict[str, Statement]:
     """Return the releases whose answers the files of a clone hold: those of the model, if private
     people told it the scales that the clone begins with and acts in.
     """
@@ -180,7 +180,7 @@ def _one_after_another(
     return replace(
         facts,
         private=all(statement.private for statement in statements.values()),
-        **stated(event, spent),
+        **state_figures(event, spent),
         **NO_ROUNDS,
         clipping=None,
         public_assumptions=_unite(
@@ -318,10 +318,10 @@ def verify(path: Path, statement: Statement, *, curves: bool = True) -> None:
         training = _training(path, part)
         if part.event != event_to_json(training.event):
             raise PipelineError(f"{path}: event: not that of the mechanism it describes")
-        spent = training.spent(delta)
+        spent = training.compute_spent(delta)
         refuse_less(path, "epsilon", part.epsilon, spent.epsilon_pld, statement.accountant)
         for query in part.queries:
-            alone = Training(1.0, query.noise_multiplier, 1).spent(delta).epsilon_pld
+            alone = Training(1.0, query.noise_multiplier, 1).compute_spent(delta).epsilon_pld
             refuse_less(path, f"{query.what}: epsilon", query.epsilon, alone, statement.accountant)
     try:
         event = event_from_json(statement.event)

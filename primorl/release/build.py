@@ -184,7 +184,7 @@ def _check_made(run: VerifiedRun, charges: Mapping[str, Charge]) -> None:
         cloned = {file.name: file_sha256(file) for file in BEHAVIOUR.iterdir()}
         here.append((MODELS / contents.CLONE, run.clone, cloned))
     for statement in run.answers.statements.values():
-        here.append((files.PRIVATE_EVALUATION, statement, run.answers.made()))
+        here.append((files.PRIVATE_EVALUATION, statement, run.answers.hash_answers()))
     for place, statement, digests in here:
         charge = charges.get(str(statement.charge))
         if charge is None or digests not in charge.made:

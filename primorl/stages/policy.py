@@ -11,7 +11,7 @@ from torch import Tensor
 
 from primorl.base import PipelineError, say
 from primorl.base.files import BEHAVIOUR, MANIFEST, MODEL, PLAN, read_json
-from primorl.config.datasets import checked
+from primorl.config.datasets import validate
 from primorl.config.params import Params, Policy
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
@@ -22,7 +22,7 @@ from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import survival_in_model
 from primorl.model.starts import survival_of
 from primorl.model.termination import LEARNED, NONE, Ends
-from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
+from primorl.policy.behaviour import BehaviourPolicy, SampledClone, make_released
 from primorl.policy.config import DISCOUNT
 from primorl.policy.optimisation import (
     DIVERGENCES,
@@ -221,7 +221,7 @@ def compare_clone(
     return CandidateComparison(
         prior=BehaviourPolicy.load(BEHAVIOUR, device),
         ensemble=model,
-        clone=released(behaviour, SeedGenerators.of([params.seed], cpu)),
+        clone=make_released(behaviour, SeedGenerators.of([params.seed], cpu)),
         starts=public.begin(params),
         weights=public.step_shares(NONE if model.termination == NONE else None),
         seed=params.seed,
@@ -230,14 +230,14 @@ def compare_clone(
     )
 
 
-def planned_policy() -> Policy:
+def read_planned_policy() -> Policy:
     """Read the block ``policy`` as the stage ``plan`` decided it; None: of the released model.
 
     Raises:
         PipelineError: ``data/plan.json`` is missing or broken.
     """
     try:
-        return checked(Policy, read_json(PLAN)["policy"])
+        return validate(Policy, read_json(PLAN)["policy"])
     except (KeyError, TypeError, ValidationError):
         raise PipelineError(f"{PLAN}: policy: broken; run `dvc repro plan`") from None
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.quality.logs import ADVERSARIAL, LOGS
 from benchmarks.speed import tables
-from primorl.config.datasets import TabularDataset, checked
+from primorl.config.datasets import TabularDataset, validate
 from tests.data.builders import collected, ingested
 
 
@@ -18,7 +18,7 @@ def test_ingest_takes_every_row_of_a_log(name: str, project: Path) -> None:
     log = (LOGS | ADVERSARIAL)[name]
     assert not log.entry("log")["recipe"]
     log.write(Path("log"), 12, seed=3)
-    rows = ingested(collected(checked(TabularDataset, log.entry("log")), name), name).num_rows
+    rows = ingested(collected(validate(TabularDataset, log.entry("log")), name), name).num_rows
     logged = pq.read_table("log/log.parquet")
     assert rows == len(logged) - logged["reward"].null_count
 

@@ -22,7 +22,7 @@ from primorl.base import PipelineError
 from primorl.base.reporting import StageLog
 from primorl.commands import plan_answer, runs
 from primorl.config import params
-from primorl.data.sources.log_paths import changed
+from primorl.data.sources.log_paths import describe_edits
 from primorl.work.data import open_to_charge
 from tests.commands.conftest import Call
 from tests.data.builders import snapshot
@@ -218,17 +218,19 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     assert (says or "") in err
     kept = shutil.copytree("data/raw", "kept")
     collect.body(chosen, StageLog())
-    assert changed(chosen.dataset, chosen.chosen) is None
+    assert describe_edits(chosen.dataset, chosen.chosen) is None
     shutil.rmtree("data/raw")
     shutil.copytree(kept, "data/raw")
-    came_back = changed(chosen.dataset, chosen.chosen)
+    came_back = describe_edits(chosen.dataset, chosen.chosen)
     assert (came_back is None) == (says is None), "an old copy that came back is old"
     own = project_settings("csv-log")
     own["chosen"]["options"]["files"] += "/*"
     edited = write_settings(own | {"dataset": "csv-log"}).chosen
-    assert changed(chosen.dataset, edited) is None, "of an edited entry DVC tells by itself"
+    assert describe_edits(chosen.dataset, edited) is None, "of an edited entry DVC tells by itself"
     shutil.rmtree(files)
-    assert changed(chosen.dataset, chosen.chosen) is None, "a log that was moved tells nothing"
+    assert describe_edits(chosen.dataset, chosen.chosen) is None, (
+        "a log that was moved tells nothing"
+    )
 
 
 def test_a_user_without_a_name_and_a_hidden_folder_are_told(

@@ -45,7 +45,7 @@ def answered(primorl: Call, words: str = "") -> Any:
 
 
 def trained(z: float, rounds: int, *queries: float, delta: float = 1e-5) -> float:
-    return accounting.Training(1.0, z, rounds, queries).spent(delta).epsilon_pld
+    return accounting.Training(1.0, z, rounds, queries).compute_spent(delta).epsilon_pld
 
 
 def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
@@ -117,7 +117,7 @@ def test_it_says_what_it_costs_what_was_spent_and_what_is_left(data: Params, pri
     event = accounting.Training(1.0, 20.0, 5, (14.0,)).event
     assert lines[0].startswith("this run costs ε "), "the cost comes first"
     assert f"rightly at most {at_most(right_guesses([event]))} times in 100" in lines[1]
-    spent = accounting.spent(earlier, data.privacy.delta).epsilon_pld
+    spent = accounting.compute_spent(earlier, data.privacy.delta).epsilon_pld
     (line,) = (each for each in lines if "charges train_model" in each)
     assert float(line.split("): ε ")[1].split()[0]) == pytest.approx(spent, rel=1e-3)
     assert line.endswith(", of a budget of 2")
@@ -154,7 +154,9 @@ def test_what_was_decided_is_printed_and_nothing_stale(
     model = replace(found.model, mechanism=replace(found.model.mechanism, noise_multiplier=0.5))
     identity = identity_of(model, Partitions.open(load()).identity)
     replace(found, model=model, jobs=(replace(found.jobs[0], identity=identity),)).write(PLAN)
-    dear = at_most(accounting.spent(model.mechanism.training.event, data.privacy.delta).epsilon_pld)
+    dear = at_most(
+        accounting.compute_spent(model.mechanism.training.event, data.privacy.delta).epsilon_pld
+    )
     assert f": train_model {dear}\n" in said(primorl), "as the desk would charge it"
 
 
@@ -166,7 +168,7 @@ def test_columns_are_told_in_their_own_units_and_a_changed_source_beside_the_cos
     told = said(primorl)
     for where, place, part in (
         (resolve, "least_spread", "columns that deviate"),
-        (plan_answer, "changed", "as the log was"),
+        (plan_answer, "describe_edits", "as the log was"),
     ):
         assert part not in told
         monkeypatch.setattr(where, place, lambda *_: 0.5)

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Space
 from minari.data_collector import EpisodeBuffer as Episode
 
-from primorl.config.datasets import AnyDataset, MinariDataset, checked
+from primorl.config.datasets import AnyDataset, MinariDataset, validate
 from primorl.data.ingestion import ingest
 from primorl.data.sources import source_of
 from primorl.data.storage.rows import ROWS_PER_GROUP, PartReader, PartWriter
@@ -35,7 +35,7 @@ def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any)
     plain["unit"] = "trajectory"
     plain |= {"population": "tests", "termination": "learned", "ingestion": {}}
     plain["bounds"] = {"observation": "space", "reward": "public"}
-    return checked(kind, plain | changes)
+    return validate(kind, plain | changes)
 
 
 def entry(**changes: Any) -> MinariDataset:

@@ -12,7 +12,7 @@ from examples import invented_cases, tracks_to_log
 from examples.anaesthesia_log import FILE, simulate
 from examples.spark_ingest import mapped
 from primorl.base import PipelineError
-from primorl.config.datasets import TabularDataset, checked
+from primorl.config.datasets import TabularDataset, validate
 from tests.data.builders import collected, ingested
 from tests.projects import from_plain, project_settings
 
@@ -28,7 +28,7 @@ def read(name: str, log: pd.DataFrame) -> list[dict[str, Any]]:
     log.to_parquet("log/log.parquet", index=False)
     entry = project_settings(name)["chosen"]
     options = {"options": entry["options"] | {"files": "log"}}
-    own = checked(TabularDataset, entry | options)
+    own = validate(TabularDataset, entry | options)
     return ingested(collected(own, name), name).to_pylist()
 
 
@@ -89,7 +89,7 @@ def test_the_log_is_read_as_its_file_says(project: Path) -> None:
     FILE.parent.mkdir(parents=True)
     log = simulate(patients=4)
     pq.write_table(log, FILE)
-    entry = checked(TabularDataset, project_settings("propofol")["chosen"])
+    entry = validate(TabularDataset, project_settings("propofol")["chosen"])
     table = ingested(collected(entry, "propofol"), "propofol")
     assert table["unit_id"].combine_chunks().unique().to_pylist() == [f"{i:012d}" for i in range(4)]
     assert table["reward"].to_pylist() == log["reward"].cast(pa.float32()).to_pylist()

@@ -176,8 +176,8 @@ def test_no_release_is_made_that_was_not_paid_for() -> None:
 def test_all_that_a_user_is_in_is_accounted() -> None:
     assert mechanism(releases=3).rounds == 3
     single, six = (
-        mechanism().spent(),
-        mechanism(z=Z * math.sqrt(3), releases=3).spent(),
+        mechanism().compute_spent(),
+        mechanism(z=Z * math.sqrt(3), releases=3).compute_spent(),
     )
     assert single is not None
     assert six is not None

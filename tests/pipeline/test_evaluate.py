@@ -36,8 +36,8 @@ from primorl.evaluate.summary import Summary
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.figures import stated
-from primorl.privacy.composition import compose_statement, count_held, held_by_clone
+from primorl.privacy.accounting.figures import state_figures
+from primorl.privacy.composition import compose_statement, count_held, find_held
 from primorl.privacy.mechanism.mechanism import GaussianQuery
 from primorl.privacy.statement import SpentOnDataset
 from primorl.tracking import results
@@ -128,11 +128,11 @@ def test_a_clone_in_scales_that_private_people_told_counts_the_model() -> None:
     """Twin: of a model that asked nobody for scales, the clone counts itself alone."""
     training = Training(0.1, 4.083, 150, (14.0,))
     asked = (GaussianQuery("scales", 1.0, 14.0).statement(1e-5),)
-    figures = stated(training.event, training.spent(1e-5))
+    figures = state_figures(training.event, training.compute_spent(1e-5))
     model = replace(OF_TRAINING, charge="model", queries=asked, **figures)
     clone = replace(OF_TRAINING, charge="clone")
-    counted = count_held(clone, held_by_clone(model))
-    assert held_by_clone(clone) == {}
+    counted = count_held(clone, find_held(model))
+    assert find_held(clone) == {}
     both = compose_statement({"models/dynamics": model, "models/behaviour": counted})
     for folder, own in (("dynamics", model), ("policy", both), ("behaviour", clone)):
         write_json(Path(f"models/{folder}/privacy.json"), own.to_json())

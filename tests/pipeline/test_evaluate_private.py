@@ -82,7 +82,7 @@ def test_the_answer_is_charged_once_and_first(
     (charge,) = charged(ready)
     assert (charge.state, charge.stage) == ("committed", "evaluate_private: behaviour")
     epsilon = epsilon_of(ready, "behaviour")
-    assert charge.made[-1] == found.made()
+    assert charge.made[-1] == found.hash_answers()
     told = found.statements["behaviour"].epsilon
     assert told is not None
     assert 0.9 * epsilon <= told <= epsilon

@@ -14,7 +14,7 @@ from primorl.base import PipelineError
 from primorl.base.files import PARTITIONS, PLAN
 from primorl.base.reporting import StageLog
 from primorl.config.params import RULED, Params, load, plain
-from primorl.privacy.accounting.epsilon import Training, spent
+from primorl.privacy.accounting.epsilon import Training, compute_spent
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.work import jobs, resolve
@@ -135,7 +135,7 @@ def test_numbers_edited_with_their_identity_are_charged_for_what_they_are(data: 
     (price,) = found.jobs
     jobs_ = (replace(price, identity=identity_of(model, data_of), epsilon=1e-6),)
     replace(found, model=model, jobs=jobs_).write(PLAN)
-    honest = spent(Training(1.0, 0.5, 4).event, 1e-3).epsilon_pld
+    honest = compute_spent(Training(1.0, 0.5, 4).event, 1e-3).epsilon_pld
     desk = Desk.open(params)
     desk.read_plan(params)
     assert f"charges train_model ({at_most(honest)}): " in str(desk.bill)

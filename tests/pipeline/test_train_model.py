@@ -405,8 +405,8 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     assert [query["what"] for query in said["queries"]] == ASKED
     whole = accounting.Training(1.0, 1.0, 4, (14.0,) * 4)
     assert event_from_json(said["event"]) == whole.event
-    assert said["epsilon"] == whole.spent(1e-3).epsilon_pld
-    alone = accounting.Training(1.0, 1.0, 4).spent(1e-3).epsilon_pld
+    assert said["epsilon"] == whole.compute_spent(1e-3).epsilon_pld
+    alone = accounting.Training(1.0, 1.0, 4).compute_spent(1e-3).epsilon_pld
     assert alone < said["epsilon"]
     (charge,) = charged(people)
     assert charge.event == said["event"]

@@ -16,7 +16,7 @@ from primorl.base import PipelineError
 from primorl.model.ensemble import bound_softly
 from primorl.model.numerics import SeedGenerators
 from primorl.policy import behaviour, exported
-from primorl.policy.behaviour import BehaviourPolicy, released
+from primorl.policy.behaviour import BehaviourPolicy, make_released
 from primorl.policy.config import SPREAD, BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 
@@ -65,7 +65,7 @@ def test_a_clone_of_discrete_actions_draws_them_as_people_do(tmp_path: Path) -> 
     expected = read.log_probabilities(rows).exp()[:, 1]
     assert ((expected > 0.02) & (expected < 0.98)).all()
     many = rows.repeat_interleave(4000, dim=0)
-    clone = released(BehaviourPolicy.load(tmp_path, CPU), SeedGenerators.of([0], CPU))
+    clone = make_released(BehaviourPolicy.load(tmp_path, CPU), SeedGenerators.of([0], CPU))
     drawn = clone.act(many[None])[0].argmax(-1)
     torch.testing.assert_close(drawn.view(3, -1).float().mean(1), expected, atol=0.03, rtol=0)
     leaves = primorl.load_policy(tmp_path)
@@ -89,7 +89,7 @@ def test_what_people_hardly_did_is_never_done(tmp_path: Path) -> None:
 
 def test_a_gaussian_comes_back(tmp_path: Path) -> None:
     made = saved(tmp_path, discrete=False)
-    assert released(made, SeedGenerators.of([0], CPU)) is made.policy
+    assert make_released(made, SeedGenerators.of([0], CPU)) is made.policy
     read = BehaviourPolicy.load(tmp_path, CPU)
     mean, std = read.mean_and_std(ROWS)
     assert made.spread is not None

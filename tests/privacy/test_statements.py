@@ -13,14 +13,14 @@ import pytest
 from primorl.base import PipelineError
 from primorl.base.files import write_json
 from primorl.privacy.accounting.epsilon import Training, compose, event_from_json, event_to_json
-from primorl.privacy.accounting.figures import stated
+from primorl.privacy.accounting.figures import state_figures
 from primorl.privacy.composition import (
     BEFOREHAND,
     check_held,
     check_parts,
     compose_statement,
     count_held,
-    held_by_clone,
+    find_held,
     verify,
 )
 from primorl.privacy.statement import (
@@ -79,12 +79,12 @@ def test_what_a_clone_and_its_policy_share_counts_once() -> None:
     asked = QueryStatement(what="scales", noise_multiplier=14.0, sensitivity=1.0, epsilon=0.3)
     model = replace(statement(9.0, queries=(14.0,)), queries=(asked,), void=("noise is seeded",))
     own = statement(14.0, charge="b", charges=2)
-    clone = count_held(own, held_by_clone(model))
+    clone = count_held(own, find_held(model))
     assert clone.epsilon == compose_statement({"a": model, "b": own}).epsilon
-    assert (clone.charge, clone.void, count_held(own, held_by_clone(own))) == ("b", model.void, own)
-    check_held(PATH, clone, held_by_clone(model))
+    assert (clone.charge, clone.void, count_held(own, find_held(own))) == ("b", model.void, own)
+    check_held(PATH, clone, find_held(model))
     with pytest.raises(PipelineError, match="mechanisms: not those of models/dynamics and of its"):
-        check_held(PATH, own, held_by_clone(model))
+        check_held(PATH, own, find_held(model))
     parts = {"models/dynamics": model, "models/behaviour": clone}
     near = compose_statement(parts)
     assert near == replace(clone, charge=None)
@@ -167,7 +167,7 @@ LESS: list[tuple[str, Callable[[Any], Any]]] = [
 def test_a_figure_that_promises_more_is_named() -> None:
     """Twins: the accountant's own pass, and so does a figure that promises less."""
     run = Training(0.1, 8.763, 150)
-    figures = stated(run.event, run.spent(DELTA))
+    figures = state_figures(run.event, run.compute_spent(DELTA))
     other = replace(OF_TRAINING, noise_multiplier=8.763, **figures)
     ours = replace(other, accountant=our_accountant())
     verify(PATH, ours)

@@ -70,5 +70,5 @@ def original(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def accounted_once() -> Iterator[None]:
     """Hundreds of edits leave the mechanism as it is: its ε is computed for one of them."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Training, "spent", functools.cache(Training.spent))
+        patched.setattr(Training, "compute_spent", functools.cache(Training.compute_spent))
         yield

@@ -118,7 +118,7 @@ def test_queries_are_accounted_again(near: Path, tmp_path: Path) -> None:
     statement = Statement.read((near / "out" / MODEL[2]).parent)
     asked = tuple(query.noise_multiplier for query in statement.queries)
     mechanism = Training(1.0, statement.noise_multiplier or 0.0, 3, asked)
-    assert statement.epsilon == mechanism.spent(1e-3).epsilon_pld
+    assert statement.epsilon == mechanism.compute_spent(1e-3).epsilon_pld
     each_refused(near / "out", tmp_path, OF_QUERIES)
 
 

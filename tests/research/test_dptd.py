@@ -34,7 +34,7 @@ def test_every_method_runs_on_a_small_log(monkeypatch: pytest.MonkeyPatch) -> No
     dptd.log_of.cache_clear()
     for method in ("td", "offset", "noise", "dpgld", "dpsrm"):
         epsilon = None if method == "td" else 1.0
-        row = dptd.made({"task": TASK, "method": method, "epsilon": epsilon, "units": 20})
+        row = dptd.make_row({"task": TASK, "method": method, "epsilon": epsilon, "units": 20})
         assert torch.tensor(row["value"]).isfinite().all()
         assert len(row["value"]) == 2
         assert len(row["objective_mean"]) == 3
@@ -44,7 +44,7 @@ def test_every_method_runs_on_a_small_log(monkeypatch: pytest.MonkeyPatch) -> No
     values = dptd.ALGORITHM.begin(network)
     for q, largest in ((1.0, 20 * 1e-3), (1e-9, 0.0)):
         mechanism = Mechanism(20, "trajectory", q, L2Clip(1e-3), 1.0, 5, 1e-3)
-        total = dptd.contributed(mechanism, network, values, log).view(2, -1)
+        total = dptd.sum_gradients(mechanism, network, values, log).view(2, -1)
         assert (total.norm(dim=1) <= largest).all()
         assert bool(total.any()) == (q == 1.0), "padding contributes nothing"
     dptd.log_of.cache_clear()

@@ -29,11 +29,14 @@ def test_carried_environments_go_on_where_the_users_before_left_them(carried: bo
 
 
 def test_rows_have_the_epsilon_of_their_budget_and_their_users() -> None:
-    strict, noiseless = SMALL.made(0), replace(SMALL, row="no noise", noise_multiplier=0.0).made(0)
+    strict, noiseless = (
+        SMALL.make_row(0),
+        replace(SMALL, row="no noise", noise_multiplier=0.0).make_row(0),
+    )
     assert (strict["users"], strict["parameters"]) == (8, 10)
     assert strict["epsilon"] == pytest.approx(1.0, rel=1e-3)
     assert noiseless["epsilon"] is None
-    assert replace(SMALL, row="paper").made(0)["epsilon"] is None
+    assert replace(SMALL, row="paper").make_row(0)["epsilon"] is None
     keys = [str(one.key) for one in cases()]
     assert len(set(keys)) == len(keys), "no two lines share a row"
 

@@ -107,7 +107,7 @@ def test_dptd_at_epsilon_1_errs_by_less_than_15_percent(task: str) -> None:
 @pytest.mark.parametrize("z", [0.1, 0.5, 1.0, 3.73, 8.0])
 def test_formulas_are_of_the_gaussian_mechanism(z: float) -> None:
     found = exact(z, 1e-5)
-    assert found == pytest.approx(Training(1.0, z, 1).spent(1e-5).epsilon_pld, rel=2e-3)
+    assert found == pytest.approx(Training(1.0, z, 1).compute_spent(1e-5).epsilon_pld, rel=2e-3)
     assert zhao(z, 1e-5) > found
     assert (closed_form(z, 1e-5) > found) == (z >= 1), "the closed form is too small for small z"
     assert exact(z, 1.0) == 0
@@ -131,7 +131,7 @@ def test_the_page_on_the_papers_quotes_the_exact_figures() -> None:
 
 def test_the_best_policy_swims_right() -> None:
     right = np.tile([0.0, 1.0], (1, riverswim.S, 1))
-    found = riverswim.played(0.9, right, 20_000, np.random.default_rng(0)).totals
+    found = riverswim.play(0.9, right, 20_000, np.random.default_rng(0)).totals
     assert found.mean() == pytest.approx(riverswim.optimal_value(0.9), rel=0.02)
 
 

@@ -357,7 +357,7 @@ def test_people_who_consented_do_not_stand_for_those_who_were_asked(
         "primorl.stages.policy.open_public", lambda _: UnitStore.open(tmp_path / "public")
     )
     for first_states, expected in ((True, None), (False, 2)):
-        asked = "primorl.evaluate.private.problem.asked_of_private"
+        asked = "primorl.evaluate.private.problem.has_private_starts"
         monkeypatch.setattr(asked, lambda folder, there=first_states: there)
         found = PublicLog.open(auto).public
         assert (None if found is None else found.units) == expected

@@ -31,7 +31,7 @@ from primorl.base.files import (
 )
 from primorl.model.numerics import SeedGenerators
 from primorl.model.pessimism import Policies
-from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
+from primorl.policy.behaviour import BehaviourPolicy, SampledClone, make_released
 from primorl.policy.config import BEHAVIOUR_FILE
 from primorl.policy.exported import DeterministicPolicy
 
@@ -223,7 +223,7 @@ def measured(log: Log, folder: Path, *, drawn: bool = False) -> dict[str, float]
     if (folder / BEHAVIOUR_FILE).exists():
         cpu = torch.device("cpu")
         clone, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([_SEED], cpu)
-        policy = SampledClone(clone, generators) if drawn else released(clone, generators)
+        policy = SampledClone(clone, generators) if drawn else make_released(clone, generators)
 
     def act(observed: Observed) -> np.ndarray[Any, Any]:
         action = policy.act(torch.from_numpy(observed)[None])[0].numpy()

@@ -24,7 +24,12 @@ from benchmarks.machine import ROOT
 from benchmarks.quality.logs.project import DATA, LEARNING, stages
 from benchmarks.quality.paper import grids, report, rows
 from primorl.base.files import DATASETS, PARAMS, PIPELINE
-from primorl.privacy.accounting.epsilon import Training, gaussian_epsilon, gaussian_mean, spent
+from primorl.privacy.accounting.epsilon import (
+    Training,
+    compute_spent,
+    gaussian_epsilon,
+    gaussian_mean,
+)
 
 
 def main() -> None:
@@ -70,7 +75,7 @@ def as_costs(settings: Mapping[str, Any]) -> dict[str, Any]:
     z = own.pop("privacy.noise_multiplier", None)
     if z is not None:
         event = Training(own["privacy.sampling_probability"], z, own["privacy.rounds"]).event
-        own["privacy.target_epsilon"] = spent(event, _DELTA).epsilon_pld
+        own["privacy.target_epsilon"] = compute_spent(event, _DELTA).epsilon_pld
     clone = own.pop("behaviour.target_epsilon", None)
     if clone is not None:
         alone = {"model": own["privacy.target_epsilon"], "clone": clone}

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from primorl.base.files import TRAJECTORIES
 from primorl.config.params import load
 from primorl.simulators.environments import make
-from research.rows import Row, completed, read
+from research.rows import Row, complete_rows, read
 
 TASKS = {
     "pendulum": "Pendulum-v1",
@@ -63,10 +63,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--log", action="store_true", help="of the project's log")
     if parser.parse_args().log:
-        completed("nulls", [{"log": load().dataset}], lambda key: log_quantiles())
+        complete_rows("nulls", [{"log": load().dataset}], lambda key: log_quantiles())
         return
     keys = [{"task": task, "still": still} for task in TASKS for still in (True, False)]
-    completed("nulls", keys, lambda key: {"return": play(TASKS[key["task"]], still=key["still"])})
+    complete_rows(
+        "nulls", keys, lambda key: {"return": play(TASKS[key["task"]], still=key["still"])}
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from primorl.base.files import home, replaced_file
 from primorl.base.records import printable
 from primorl.config.datasets import D4rlDataset
 from primorl.data.sources import Reader, episode_tables
-from primorl.data.sources.spaces import declared, needed
+from primorl.data.sources.spaces import inspect_environment, require_environment
 from primorl.data.storage.schema import Array, Spaces, Transitions
 
 _COPY = "with all files there, copy the arrays into one"  # HDF5 gives zeros where one is missing
@@ -47,7 +47,7 @@ class D4rl:
 
     def __init__(self, name: str, dataset: D4rlDataset):
         self._dataset = dataset
-        self._environment = needed(name, dataset.environment)
+        self._environment = require_environment(name, dataset.environment)
 
     def collect(self, target: Path) -> None:
         """Copy the file from this machine; fetch it first if it is not there, where the entry
@@ -63,7 +63,7 @@ class D4rl:
 
     def open(self, raw: Path) -> Reader:
         """Read it; without ``timeouts`` in the file the declared horizon cuts its episodes."""
-        spaces, limit, _ = declared(self._environment)
+        spaces, limit, _ = inspect_environment(self._environment)
         return D4rlReader(raw / _FILE, spaces, self._dataset.horizon or limit)
 
     def _find_named(self, name: str) -> Path:

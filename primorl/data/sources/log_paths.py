@@ -168,7 +168,7 @@ def has_rows(file: Path) -> bool:
     return True
 
 
-def changed(name: str, dataset: AnyDataset) -> str | None:
+def describe_edits(name: str, dataset: AnyDataset) -> str | None:
     """Say how the files of a log differ from those that ``data/raw`` was made of.
 
     None: they do not; or nothing of this entry was collected; or no file is where it says, as with

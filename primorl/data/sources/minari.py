@@ -26,7 +26,12 @@ from primorl.base.processes import environment
 from primorl.config.datasets import MINARI_ID, MinariDataset, ReplayDataset
 from primorl.data.sources import Reader, episode_tables
 from primorl.data.sources.d4rl import check_parts
-from primorl.data.sources.spaces import check_fit, declared, needed, spaces_of
+from primorl.data.sources.spaces import (
+    check_fit,
+    inspect_environment,
+    require_environment,
+    spaces_of,
+)
 from primorl.data.storage.schema import Array, Transitions
 
 _AGAIN = "repair it and run `dvc repro -f collect`"
@@ -69,7 +74,7 @@ class Replay:
     def __init__(self, name: str, dataset: ReplayDataset):
         self._dataset_id = re.sub(r"[^-\w]", "-", name) + "-v0"  # Minari's ids have no dots
         self._options = dataset.options
-        self._environment = needed(name, dataset.environment)
+        self._environment = require_environment(name, dataset.environment)
 
     def collect(self, target: Path) -> None:
         """Train, and keep every episode."""
@@ -185,7 +190,7 @@ class MinariReader:
         first = next(iter(self._parts.values()))
         self.spaces, self.horizon, self._order = own[0], None, first.observation_space
         if environment is not None:
-            self.spaces, self.horizon, self._order = declared(environment)
+            self.spaces, self.horizon, self._order = inspect_environment(environment)
         for part, spaces in zip(self._parts.values(), own, strict=True):
             check_fit(str(part.data_path), spaces, self.spaces)
 
@@ -218,7 +223,7 @@ class MinariReader:
         """Make one episode of its arrays; raises any error where they are not as they should."""
         space = part.observation_space
         order = space if isinstance(space, Box) else self._order
-        observations = flattened(order, raw["observations"])
+        observations = flatten_observations(order, raw["observations"])
         rewards = np.asarray(raw["rewards"], float).reshape(-1)
         flags = [np.ravel(raw[key]).astype(bool) for key in ("terminations", "truncations")]
         actions, steps = np.asarray(raw["actions"]), len(rewards)
@@ -233,7 +238,7 @@ class MinariReader:
         return Transitions.of_episode(name, seen, actions, rewards, after, *flags)
 
 
-def flattened(space: Space[Any], values: Any) -> Array:
+def flatten_observations(space: Space[Any], values: Any) -> Array:
     """Flatten observations [rows, …] of a space as Gymnasium does, [rows, size].
 
     Raises:

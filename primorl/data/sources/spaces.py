@@ -24,7 +24,7 @@ from primorl.simulators.environments import make
 _MOST_NUMBERS = 4096  # of an observation; more are an image
 
 
-def needed(name: str, environment: str | None) -> str:
+def require_environment(name: str, environment: str | None) -> str:
     """Return the environment of the entry ``name``, for a source that needs one.
 
     Raises:
@@ -35,7 +35,7 @@ def needed(name: str, environment: str | None) -> str:
     return environment
 
 
-def declared(environment: str) -> tuple[Spaces, int | None, Space[Any]]:
+def inspect_environment(environment: str) -> tuple[Spaces, int | None, Space[Any]]:
     """Give the spaces and the step limit (None: no limit) that ``environment`` declares, and its
     observation space before `make` flattened it.
 

@@ -23,7 +23,7 @@ from primorl.data.sources.logs import (
     can_end_summer_time,
     fields_of,
 )
-from primorl.data.sources.spaces import check_fit, declared
+from primorl.data.sources.spaces import check_fit, inspect_environment
 from primorl.data.storage import schema
 from primorl.data.storage.rows import whole_units
 
@@ -188,7 +188,7 @@ def read_spaces(name: str, dataset: TabularDataset) -> tuple[schema.Spaces, int 
         spaces = schema.Spaces(low, high, action.low or nowhere, action.high or nowhere)
     if dataset.environment is not None:
         own = spaces
-        spaces, horizon, _ = declared(dataset.environment)
+        spaces, horizon, _ = inspect_environment(dataset.environment)
         check_fit(f"datasets/{name}.yaml: options.columns", own, spaces)
     return replace(spaces, one_hot=one_hot, observation_names=names, action_names=actions), horizon
 

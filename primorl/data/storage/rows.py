@@ -327,7 +327,7 @@ class UnitStore:
             Inputs [U, M, S + A] and targets [U, M, S + 2], float32.
         """
         # NumPy takes short rows in half of torch's time.
-        rows = _tensor(self._rows.take(self._chosen(units, steps), axis=0))
+        rows = _tensor(self._rows.take(self._find_rows(units, steps), axis=0))
         width = self.observation_size + self.action_size
         return rows[..., :width].contiguous(), rows[..., width:].contiguous()
 
@@ -335,13 +335,13 @@ class UnitStore:
         """Say whether the chosen transitions each begin a trajectory, bool [U, M]; see
         `transitions`.
         """
-        return _tensor(np.isin(self._chosen(units, steps), self.trajectory_starts))
+        return _tensor(np.isin(self._find_rows(units, steps), self.trajectory_starts))
 
     def first_observations(self) -> "Tensor":
         """Give the first observation of every trajectory, float32 [trajectories, S]."""
         return _tensor(self._rows[self.trajectory_starts, : self.observation_size])
 
-    def _chosen(self, units: "Tensor", steps: "Tensor") -> Ints:
+    def _find_rows(self, units: "Tensor", steps: "Tensor") -> Ints:
         """Find the rows of steps of units, int64 [U, M]."""
         which = units.numpy()
         rows: Ints = self._starts[which, None] + np.minimum(

@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 
 from primorl.model.ensemble import Bounds, GaussianEnsemble
 from primorl.model.pessimism import Policies
-from primorl.model.starts import StartModel, asked_of_private, survival_of
+from primorl.model.starts import StartModel, has_private_starts, survival_of
 from primorl.model.termination import NONE, Ends
 
 STARTS = 4096
@@ -327,7 +327,7 @@ class Recordings:
     @classmethod
     def of(cls, folder: Path, public: PublicSource) -> Self:
         """Take the public split where it stands for the private people."""
-        stands = public.units > 0 and not asked_of_private(folder)
+        stands = public.units > 0 and not has_private_starts(folder)
         return cls(folder, public if stands else None)
 
     @cached_property

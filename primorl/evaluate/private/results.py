@@ -255,7 +255,7 @@ class PrivateEvaluation(records.FileRecord):
         """Return the answer of its kind; None: there is none."""
         return find_answer(self.estimates, of, what)
 
-    def made(self) -> dict[str, str]:
+    def hash_answers(self) -> dict[str, str]:
         """Hash (SHA-256) the answers, the free ones too, with their statement and subject, as the
         ledger records them with the charge.
         """

@@ -52,7 +52,7 @@ class Training:
     before them.
 
     The multiplier z is the noise over the clipping norm C, under either neighbouring relation (see
-    `spent`); ``queries`` holds those of Gaussian releases of sums over all units
+    `compute_spent`); ``queries`` holds those of Gaussian releases of sums over all units
     (`queries.GaussianQuery`).
     """
 
@@ -71,7 +71,7 @@ class Training:
             return rounds
         return dp.ComposedDpEvent((*map(dp.GaussianDpEvent, self.queries), rounds))
 
-    def spent(self, delta: float, relation: Relation = RELATION_NAME) -> Spent:
+    def compute_spent(self, delta: float, relation: Relation = RELATION_NAME) -> Spent:
         """Compute ε at ``delta``."""
         return compose([self.event], delta, relation)
 
@@ -79,13 +79,13 @@ class Training:
         """Compute ε at ``delta`` by PLD, by RDP, and if one unit is replaced; None: no bound."""
         found = [math.inf] * 3
         if self.noise_multiplier > 0:
-            spent, replaced = self.spent(delta), self.spent(delta, "replace_one")
+            spent, replaced = self.compute_spent(delta), self.compute_spent(delta, "replace_one")
             found = [spent.epsilon_pld, spent.epsilon_rdp, replaced.epsilon_pld]
         return dict(zip(EPSILONS, map(finite, found), strict=True))
 
 
 @lru_cache(maxsize=256)
-def spent(
+def compute_spent(
     event: DpEvent,
     delta: float,
     relation: Relation = RELATION_NAME,
@@ -113,8 +113,8 @@ def spent(
         event: of the mechanism.
         delta: δ at which ε is read.
         relation: of neighbouring datasets.
-        guess: an ε that the PLD's grid begins with, of an event of `grouped`, which RDP does not
-            compose; None: RDP's.
+        guess: an ε that the PLD's grid begins with, of an event of `group_event`, which RDP does
+            not compose; None: RDP's.
     """
     loose, sound = rdp_epsilon(event, delta) if guess is None else (guess, False)
     replaced = relation == "replace_one"
@@ -139,7 +139,7 @@ def compose(
     guess: float | None = None,
 ) -> Spent:
     """Compute ε at ``delta`` of all ``events`` on the same people, one after another; ``guess`` as
-    `spent` takes it.
+    `compute_spent` takes it.
 
     Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one.
     Nothing at all costs 0; one event without a guarantee makes the whole infinite.
@@ -152,7 +152,7 @@ def compose(
     if not rounds:
         return Spent(0.0, 0.0, delta)
     merged = dp.ComposedDpEvent(tuple(dp.SelfComposedDpEvent(*each) for each in rounds.items()))
-    return spent(merged, delta, relation, guess)
+    return compute_spent(merged, delta, relation, guess)
 
 
 def flat(events: Iterable[DpEvent]) -> Iterator[DpEvent]:
@@ -169,7 +169,9 @@ def _releases(events: Iterable[DpEvent]) -> Iterator[tuple[DpEvent, int]]:
 
 
 def accountant_near(event: DpEvent, epsilon: float, relation: Relation = RELATION_NAME) -> Any:
-    """Compose ``event`` in a new PLD accountant, on a grid for ε near ``epsilon``; see `spent`."""
+    """Compose ``event`` in a new PLD accountant, on a grid for ε near ``epsilon``; see
+    `compute_spent`.
+    """
     rounds = sum(count for _, count in _releases([event]))
     kinds = dp.NeighboringRelation
     neighbours = kinds.REPLACE_ONE if relation == "replace_one" else kinds.REPLACE_SPECIAL
@@ -244,7 +246,7 @@ def rdp_values(event: DpEvent, orders: Sequence[int]) -> tuple[float, ...]:
     return tuple(value if value >= 0 else math.inf for value in values)
 
 
-def grouped(event: DpEvent, units: int) -> DpEvent:
+def group_event(event: DpEvent, units: int) -> DpEvent:
     """Return the event of one person with at most ``units`` units, all of which are zeroed out
     together.
 
@@ -270,9 +272,9 @@ def grouped(event: DpEvent, units: int) -> DpEvent:
         case dp.NonPrivateDpEvent():
             return event
         case dp.ComposedDpEvent():
-            return dp.ComposedDpEvent(tuple(grouped(part, units) for part in event.events))
+            return dp.ComposedDpEvent(tuple(group_event(part, units) for part in event.events))
         case dp.SelfComposedDpEvent():
-            return dp.SelfComposedDpEvent(grouped(event.event, units), event.count)
+            return dp.SelfComposedDpEvent(group_event(event.event, units), event.count)
         case dp.GaussianDpEvent():
             return dp.GaussianDpEvent(event.noise_multiplier / units)
         case dp.PoissonSampledDpEvent(event=dp.GaussianDpEvent()):

@@ -19,7 +19,7 @@ from primorl.base.files import finite
 from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.privacy_filter import cost, total
-from primorl.privacy.accounting.rounding import at_most, rounded_up
+from primorl.privacy.accounting.rounding import at_most, round_up
 from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
@@ -65,14 +65,14 @@ def figures(event: DpEvent, delta: float) -> Figures:
         points: list[tuple[float, float]] = []
         rates = [1.0] * len(FALSE_POSITIVE_RATES)
     else:
-        shares = [rounded_up(share * epsilon, 3) if share else 0.0 for share in _PROFILE]
+        shares = [round_up(share * epsilon, 3) if share else 0.0 for share in _PROFILE]
         known = deltas(event, epsilon, shares)
         points = sorted([*zip(shares, known, strict=True), (epsilon, delta)])
         rates = true_positive_rates(event, epsilon, FALSE_POSITIVE_RATES)
     attacks = zip(FALSE_POSITIVE_RATES, rates, strict=True)
     groups = []
     for units in GROUP_SIZES:
-        whole = accounting.grouped(event, units)
+        whole = accounting.group_event(event, units)
         of_all = accounting.compose([whole], delta, guess=units * epsilon)
         groups.append(GroupPoint(units=units, epsilon=finite(of_all.epsilon_pld)))
     replaced = accounting.compose([event], delta, "replace_one")
@@ -84,7 +84,7 @@ def figures(event: DpEvent, delta: float) -> Figures:
     )
 
 
-def stated(event: DpEvent, spent: accounting.Spent | None) -> dict[str, Any]:
+def state_figures(event: DpEvent, spent: accounting.Spent | None) -> dict[str, Any]:
     """Compute the keys of a privacy statement that follow from an event; ``spent`` None: nothing is
     guaranteed.
 
@@ -190,13 +190,13 @@ def solve_noise_multiplier(
 
     def excess(multiplier: float) -> float:
         training = accounting.Training(sampling_probability, multiplier, rounds, queries)
-        return min(training.spent(delta).epsilon_pld, _INFINITE) - target_epsilon
+        return min(training.compute_spent(delta).epsilon_pld, _INFINITE) - target_epsilon
 
     near = estimate_noise_multiplier(target_epsilon, delta, sampling_probability, rounds, queries)
     least = max(near, _SMALLEST_MULTIPLIER)  # a closed form at q = 1; the PLD's grid adds to it
     if sampling_probability < 1.0:
         least = _root(excess, near) * (1 - _PRECISION)
-    multiplier = rounded_up(min(least, _LARGEST_MULTIPLIER), _DIGITS)
+    multiplier = round_up(min(least, _LARGEST_MULTIPLIER), _DIGITS)
     # ε is read on a grid that follows it, so the root is exact to some digits only.
     tries = 0
     while excess(multiplier) > 0:
@@ -207,7 +207,7 @@ def solve_noise_multiplier(
             raise ValueError(
                 f"no noise below {_LARGEST_MULTIPLIER:g} reaches ε {at_most(target_epsilon, 6)}"
             )
-        multiplier = rounded_up(multiplier * (1 + 10**-_DIGITS), _DIGITS)
+        multiplier = round_up(multiplier * (1 + 10**-_DIGITS), _DIGITS)
     return multiplier
 
 
@@ -247,7 +247,7 @@ def solve_rounds(
 
     def epsilon(rounds: int) -> float:
         training = accounting.Training(sampling_probability, noise_multiplier, rounds, queries)
-        return training.spent(delta).epsilon_pld
+        return training.compute_spent(delta).epsilon_pld
 
     rounds = bisect.bisect_right(range(1, _MOST_ROUNDS + 1), target_epsilon, key=epsilon)
     if rounds == 0:

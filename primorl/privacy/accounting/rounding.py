@@ -10,7 +10,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 _LEAST, _MOST = -5, 12  # powers of ten between which a number is written out
 
 
-def rounded_up(value: float, digits: int) -> float:
+def round_up(value: float, digits: int) -> float:
     """Round a positive, finite ``value`` up to so many significant digits."""
     return float(_round(value, digits, ROUND_CEILING))
 
@@ -21,7 +21,7 @@ def at_most(value: float | None, digits: int = 3) -> str:
     """
     if value is None or not 0 <= value < math.inf:
         return "∞"
-    return _written(_round(value, digits, ROUND_CEILING), digits) if value else "0"
+    return _format(_round(value, digits, ROUND_CEILING), digits) if value else "0"
 
 
 def at_least(value: float, digits: int = 3) -> str:
@@ -30,7 +30,7 @@ def at_least(value: float, digits: int = 3) -> str:
     """
     if value == math.inf:
         return "∞"
-    return _written(_round(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
+    return _format(_round(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
 
 
 def rest_of(limit: float, spent: float) -> str:
@@ -42,7 +42,7 @@ def rest_of(limit: float, spent: float) -> str:
     if left < 0:
         return f"it is exceeded by {at_most(-float(left))}"
     rounded = left.normalize(Context(prec=3, rounding=ROUND_FLOOR))
-    return f"{_written(rounded, 3) if left > 0 else '0'} is left"
+    return f"{_format(rounded, 3) if left > 0 else '0'} is left"
 
 
 def percent_at_most(share: float) -> str:
@@ -54,7 +54,7 @@ def percent_at_most(share: float) -> str:
     return f"{percent.normalize():f}%"
 
 
-def _written(value: Decimal, digits: int) -> str:
+def _format(value: Decimal, digits: int) -> str:
     return f"{value:,f}" if _LEAST < value.adjusted() < _MOST else f"{float(value):.{digits}g}"
 
 

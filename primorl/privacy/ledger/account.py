@@ -69,7 +69,7 @@ class Roster:
             fresh = np.setdiff1d(fresh, other.heads["public"], assume_unique=True)
         return any(_meet(fresh, other.heads["private"]) for other in earlier)
 
-    def stored(self) -> dict[Side, bytes]:
+    def encode(self) -> dict[Side, bytes]:
         """Encode the roster for the database."""
         return {side: of.astype("<u8").tobytes() for side, of in self.heads.items() if of.size}
 

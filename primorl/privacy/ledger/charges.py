@@ -125,9 +125,9 @@ def pay_or_resume(
         with ExitStack() as locks:
             try:
                 _refuse_lost_work(ledger, checkpoints)
-                payment = _resumed(ledger, request.identity, checkpoints, begin, locks)
+                payment = _resume(ledger, request.identity, checkpoints, begin, locks)
                 if payment is None:
-                    payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
+                    payment = _reserve(ledger, request, budget, checkpoints, begin, locks)
             except Busy:
                 if workspace().resolve() == home():
                     raise
@@ -140,14 +140,14 @@ def pay_or_resume(
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
+def read_spent(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
     """Read the account of the units of ``version`` at ``delta``, for the privacy statement."""
     # By the accountant that the statement names.
     events = ledger.account(version).events
     return SpentOnDataset(epsilon=finite(total_of(events, delta)), delta=delta, charges=len(events))
 
 
-def _resumed(
+def _resume(
     ledger: Ledger,
     identity: str,
     checkpoints: Path,
@@ -199,7 +199,7 @@ def _resumed(
     return Payment(charge, state, _writer(file, ledger.progress, mark))
 
 
-def _reserved(
+def _reserve(
     ledger: Ledger,
     request: Request,
     budget: Budget | None,

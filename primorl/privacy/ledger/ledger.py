@@ -284,7 +284,7 @@ class Ledger:
             self.check_head()
         else:
             self._anchor.advance(history.BEGUN)
-        stored = {sequence: roster.stored() for sequence, roster in rosters.items()}
+        stored = {sequence: roster.encode() for sequence, roster in rosters.items()}
         if not self._store.append(records, stored, mark):
             return False
         self._refresh()
@@ -310,7 +310,7 @@ class Ledger:
         self, dataset: str, version: history.Version, roster: Roster
     ) -> tuple[int, list[dict[str, Any]]]:
         """Return the sequence of a version's record, and the record to append if it is new."""
-        digest, stored = self._history.chain.members_digest, roster.stored()
+        digest, stored = self._history.chain.members_digest, roster.encode()
         wanted = history.Registered(
             fingerprint=version.fingerprint,
             unit=version.unit,

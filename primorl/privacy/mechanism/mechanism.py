@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from primorl.privacy.accounting import DpEvent, dp
 from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.accounting.figures import stated
+from primorl.privacy.accounting.figures import state_figures
 from primorl.privacy.mechanism.clipping import Clip
 from primorl.privacy.mechanism.sampling import (
     Entropy,
@@ -56,11 +56,11 @@ class Mechanism:
     update of the whole ensemble; any other bounded contribution works the same way
     (docs/privacy-proofs.md).
 
-    Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of
-    the answers and ``rounds`` releases is (ε, δ)-DP under zero-out adjacency, ε being `spent`. Two
-    datasets of the same K, a public constant, are neighbours if one of them has a null record in
-    place of one unit: it takes part in the sampling, and its contribution to every round and every
-    query is zero.
+    Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence
+    of the answers and ``rounds`` releases is (ε, δ)-DP under zero-out adjacency, ε being
+    `compute_spent`. Two datasets of the same K, a public constant, are neighbours if one of
+    them has a null record in place of one unit: it takes part in the sampling, and its
+    contribution to every round and every query is zero.
 
     | case | what happens |
     |-------------------------|-------------------------------------------------------------------------|
@@ -191,11 +191,11 @@ class Mechanism:
         """
         return query.release(total, self.entropy) / self.units
 
-    def spent(self) -> accounting.Spent | None:
+    def compute_spent(self) -> accounting.Spent | None:
         """Compute ε of the queries and all rounds, whether they are run or not; None without
         noise.
         """
-        return self._training.spent(self.delta) if self.is_private else None
+        return self._training.compute_spent(self.delta) if self.is_private else None
 
     @property
     def _training(self) -> accounting.Training:
@@ -228,7 +228,7 @@ class Mechanism:
         """
         return Statement(
             private=self.is_private,
-            **stated(self.event, self.spent()),
+            **state_figures(self.event, self.compute_spent()),
             delta=self.delta,
             unit=self.unit,
             neighboring_relation=RELATION_NAME,
@@ -293,7 +293,7 @@ class GaussianQuery:
 
     def statement(self, delta: float) -> QueryStatement:
         """Make the entry in ``privacy.json``; its ε is that of this query alone."""
-        alone = accounting.spent(self.event, delta) if self.noise_multiplier else None
+        alone = accounting.compute_spent(self.event, delta) if self.noise_multiplier else None
         return QueryStatement(
             what=self.what,
             noise_multiplier=self.noise_multiplier,

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from primorl.base import PipelineError
-from primorl.config.datasets import TabularDataset, checked
+from primorl.config.datasets import TabularDataset, validate
 from tests.data.builders import collected, ingested
 from tests.projects import project_settings
 
@@ -40,7 +40,7 @@ def entry(columns: dict[str, Any] | None = None, **changes: Any) -> TabularDatas
     own["bounds"] = {"observation": "public", "reward": "public"}
     options |= {key: value for key, value in changes.items() if key in options}
     own |= {key: value for key, value in changes.items() if key not in options}
-    return checked(TabularDataset, own | {"options": options})
+    return validate(TabularDataset, own | {"options": options})
 
 
 def row(user: Any, visit: Any, time: Any, **values: Any) -> Row:

@@ -18,7 +18,7 @@ import pytest
 from pydantic import ValidationError
 
 from primorl.base import PipelineError
-from primorl.config.datasets import MedsDataset, checked
+from primorl.config.datasets import MedsDataset, validate
 from primorl.data.sources import meds, source_of
 from tests.data.builders import collected, ingested
 from tests.projects import project_settings
@@ -49,7 +49,7 @@ def entry(options: dict[str, Any] | None = None, **changes: Any) -> MedsDataset:
     own |= {"source": "meds", "unit": "subject_id", "termination": "learned", "horizon": 50}
     own |= {"trajectories_per_person": None, "ingestion": {"duplicates": "allow"}}
     own["bounds"] = {"observation": "space", "reward": [-20, 20]}
-    return checked(MedsDataset, own | changes | {"options": OPTIONS | (options or {})})
+    return validate(MedsDataset, own | changes | {"options": OPTIONS | (options or {})})
 
 
 def write(events: list[Event], name: str = "train/0") -> None:

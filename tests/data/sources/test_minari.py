@@ -16,7 +16,7 @@ from primorl.base import PipelineError
 from primorl.config.datasets import MinariDataset
 from primorl.data import sources as batching
 from primorl.data.sources import source_of
-from primorl.data.sources.minari import flattened as flatten_rows
+from primorl.data.sources.minari import flatten_observations as flatten_rows
 from primorl.data.storage.schema import vectors
 from primorl.simulators.environments import make
 from tests.data.builders import PENDULUM, collected, create, dataset, episode, ingested, made

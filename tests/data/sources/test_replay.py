@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from primorl.base import PipelineError
-from primorl.config.datasets import ReplayDataset, ReplayOptions, checked
+from primorl.config.datasets import ReplayDataset, ReplayOptions, validate
 from primorl.data.sources import source_of
 from primorl.data.sources.recording import record_training
 from tests.data.builders import dataset, snapshot
@@ -17,7 +17,7 @@ from tests.data.builders import dataset, snapshot
 def options(**changes: Any) -> ReplayOptions:
     learner = {"algorithm": "ddpg", "hidden": [8], "learning_rate": 0.001, "action_noise": 0.2}
     small = {"episodes": 5, "runs": 1, "num_envs": 3, "learning_starts": 1000, "seed": 0} | learner
-    return checked(ReplayOptions, small | changes)
+    return validate(ReplayOptions, small | changes)
 
 
 def recorded(folder: str) -> list[minari.EpisodeData]:

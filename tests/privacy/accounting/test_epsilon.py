@@ -17,9 +17,9 @@ from primorl.privacy.accounting.epsilon import (
     Spent,
     Training,
     compose,
+    compute_spent,
     event_from_json,
-    grouped,
-    spent,
+    group_event,
 )
 from primorl.privacy.accounting.figures import (
     figures,
@@ -48,7 +48,7 @@ GOLDEN = [
 
 def test_golden_values() -> None:
     for q, z, rounds, by_rdp, by_pld in GOLDEN:
-        found = Training(q, z, rounds).spent(DELTA)
+        found = Training(q, z, rounds).compute_spent(DELTA)
         assert found.epsilon_pld == pytest.approx(by_pld, rel=2e-3)
         assert found.epsilon_rdp == pytest.approx(by_rdp, rel=2e-3)
 
@@ -69,7 +69,7 @@ def test_epsilon_is_what_an_independent_accountant_says(setting: Any, relation: 
     The twins: noise overstated by 2%, sampling understated, rounds forgotten, a query not counted.
     """
     run, (q, z, rounds), other = Training(*setting), setting[:3], -1.0 * (relation != RELATIONS[0])
-    stated = run.spent(DELTA, relation)
+    stated = run.compute_spent(DELTA, relation)
     releases = [sampled(1.0, query, other=other) for query in run.queries]
     releases = [sampled(q, z, rounds, other=other), *releases]
     low, high = bracket(releases, DELTA, guess=stated.epsilon_pld)
@@ -80,9 +80,9 @@ def test_epsilon_is_what_an_independent_accountant_says(setting: Any, relation: 
     if setting == DEFAULT:
         faulty += [Training(0.97 * q, z, rounds), Training(q, z, 145)]
     for each in faulty:
-        assert each.spent(DELTA, relation).epsilon_pld < low
+        assert each.compute_spent(DELTA, relation).epsilon_pld < low
     if other:
-        assert run.spent(DELTA).epsilon_pld < 0.96 * low, "the other relation"
+        assert run.compute_spent(DELTA).epsilon_pld < 0.96 * low, "the other relation"
         assert stated.epsilon_rdp == math.inf, (
             "RDP has no answer for Poisson sampling there, and none is made up"
         )
@@ -93,11 +93,11 @@ def test_a_target_leaves_room_for_the_queries(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("primorl.privacy.accounting.figures._MOST_ROUNDS", 1000)
     queries = (20.0, 30.0)
     z = solve_noise_multiplier(0.5, DELTA, 1.0, 150, queries)
-    assert Training(1.0, z, 150, queries).spent(DELTA).epsilon_pld <= 0.5
-    assert Training(1.0, 0.999 * z, 150, queries).spent(DELTA).epsilon_pld > 0.5
+    assert Training(1.0, z, 150, queries).compute_spent(DELTA).epsilon_pld <= 0.5
+    assert Training(1.0, 0.999 * z, 150, queries).compute_spent(DELTA).epsilon_pld > 0.5
     rounds = solve_rounds(0.5, DELTA, 1.0, 160.0, queries)
-    assert Training(1.0, 160.0, rounds, queries).spent(DELTA).epsilon_pld <= 0.5
-    assert Training(1.0, 160.0, rounds + 1, queries).spent(DELTA).epsilon_pld > 0.5
+    assert Training(1.0, 160.0, rounds, queries).compute_spent(DELTA).epsilon_pld <= 0.5
+    assert Training(1.0, 160.0, rounds + 1, queries).compute_spent(DELTA).epsilon_pld > 0.5
     for solve in (solve_noise_multiplier, solve_rounds):
         with pytest.raises(ValueError, match="the queries before the rounds alone"):
             solve(0.3, DELTA, 0.1, 16, (10.0,))
@@ -105,7 +105,10 @@ def test_a_target_leaves_room_for_the_queries(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_runs_compose_as_one_longer_run(relation: Relation) -> None:
-    once, whole = Training(0.1, 4.0, 30).event, Training(0.1, 4.0, 60).spent(DELTA, relation)
+    once, whole = (
+        Training(0.1, 4.0, 30).event,
+        Training(0.1, 4.0, 60).compute_spent(DELTA, relation),
+    )
     composed = compose([once, once], DELTA, relation)
     assert composed.epsilon_pld == pytest.approx(whole.epsilon_pld, rel=1e-9)
     assert composed.epsilon_rdp == pytest.approx(whole.epsilon_rdp, rel=1e-9)
@@ -115,8 +118,8 @@ def test_runs_compose_as_one_longer_run(relation: Relation) -> None:
 
 def test_hopeless_mechanisms_end_at_once() -> None:
     for run in (Training(0.1, 0.01, 1), Training(0.5, 0.3, 1_000_000), Training(1.0, 1e-9, 3)):
-        assert run.spent(DELTA).epsilon_pld == run.spent(DELTA).epsilon_rdp > 1000
-        assert run.spent(DELTA, "replace_one").epsilon_pld == math.inf
+        assert run.compute_spent(DELTA).epsilon_pld == run.compute_spent(DELTA).epsilon_rdp > 1000
+        assert run.compute_spent(DELTA, "replace_one").epsilon_pld == math.inf
 
 
 def test_rdp_spoilt_by_rounding_gives_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +129,7 @@ def test_rdp_spoilt_by_rounding_gives_no_bound(monkeypatch: pytest.MonkeyPatch) 
     for disabled in (False, True):
         # As MLflow's database upgrades do.
         monkeypatch.setattr(logging.getLogger("absl"), "disabled", disabled)
-        found = spent(Training(1e-9, 1e4, 1).event, DELTA)
+        found = compute_spent(Training(1e-9, 1e4, 1).event, DELTA)
         assert (found.epsilon_rdp, found.epsilon_pld < 0.01) == (math.inf, True)
 
 
@@ -164,12 +167,12 @@ def test_a_group_is_what_an_independent_accountant_says(
     The twins: kε at the same δ, and one unit fewer, are far below.
     """
     run = Training(q, z, rounds)
-    one = run.spent(DELTA).epsilon_pld
-    stated = compose([grouped(run.event, k)], DELTA, guess=k * one).epsilon_pld
+    one = run.compute_spent(DELTA).epsilon_pld
+    stated = compose([group_event(run.event, k)], DELTA, guess=k * one).epsilon_pld
     low, high = bracket([fft_accountant.grouped(q, z, rounds, k)], DELTA, guess=stated)
     assert low <= stated <= 1.01 * high < 1.02 * low
     assert k * one < low
-    assert compose([grouped(run.event, k - 1)], DELTA, guess=one).epsilon_pld < 0.8 * low
+    assert compose([group_event(run.event, k - 1)], DELTA, guess=one).epsilon_pld < 0.8 * low
 
 
 def test_profile_and_attacks_are_those_of_the_exact_gaussian() -> None:

@@ -125,7 +125,7 @@ def test_queries_are_part_of_what_is_stated() -> None:
     assert (said.private, said.void, said.neighboring_relation) == (True, (), "zero_out_one")
     run = Training(0.1, 2.0, 20, (20.0, 30.0))
     assert event_from_json(said.event) == run.event
-    assert said.epsilon == run.spent(1e-5).epsilon_pld
+    assert said.epsilon == run.compute_spent(1e-5).epsilon_pld
     assert [(query.what, query.noise_multiplier) for query in said.queries] == [
         ("normaliser", 20.0),
         ("starts", 30.0),
@@ -133,14 +133,14 @@ def test_queries_are_part_of_what_is_stated() -> None:
     assert bare.queries == ()
     assert bare.epsilon is not None
     assert 1.005 * bare.epsilon < said.epsilon < (said.epsilon_rdp or 0)
-    fewer = [replace(without, rounds=rounds).spent() for rounds in (1, 5, 20)]
+    fewer = [replace(without, rounds=rounds).compute_spent() for rounds in (1, 5, 20)]
     curve = [found.epsilon_pld for found in fewer if found]
     assert len(curve) == 3
     assert curve == sorted(curve)
     assert curve[-1] == bare.epsilon, (
         "the reservation's from the start: fewer rounds do not lower it"
     )
-    first = replace(p, rounds=1).spent()
+    first = replace(p, rounds=1).compute_spent()
     assert first is not None
     assert first.epsilon_pld > curve[0]
 
