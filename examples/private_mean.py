@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from primorl.privacy.accounting.figures import solve_noise_multiplier
-from primorl.privacy.ledger.charges import pay_or_resume, read_spent
+from primorl.privacy.ledger.charges import pay_or_resume, read_spent_on_dataset
 from primorl.privacy.ledger.checkpoint import State
 from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.privacy.ledger.ledger import Ledger
@@ -78,7 +78,7 @@ def private_mean(
             dataset_fingerprint=data.fingerprint, public_assumptions=["the number of people"]
         )
         statement = statement.with_payment(
-            payment.charge.id, read_spent(ledger, data, BUDGET.delta)
+            payment.charge.id, read_spent_on_dataset(ledger, data, BUDGET.delta)
         )
         statement.write(folder)
         ledger.commit(payment.charge.id)

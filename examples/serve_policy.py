@@ -7,8 +7,8 @@ curl -d '{"observation": {"age": 61, "pressure": 80, "dose before": 0}}' http://
 
 The answer is {"action": [0.3]}, or {"action": 2, "action_name": "high"} where actions are discrete.
 Of a clone of today's practice, whose actions are not computed, it is {"probabilities": [0.2, 0.8]}.
-Where a value lies far outside the public range, or a column is two categories or none, it is
-{"abstained": true, "reason": "..."}, also with status 200: the policy was asked and gives no
+Where a value lies outside the declared or public range, or a column is two categories or none, it
+is {"abstained": true, "reason": "..."}, also with status 200: the policy was asked and gives no
 action. An observation of another width, or with something else than numbers and names of
 categories, is status 422. No value is logged or sent back.
 

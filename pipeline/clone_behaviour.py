@@ -24,7 +24,7 @@ def idle(_: Params) -> bool:
 def body(params: Params, log: StageLog) -> None:
     """Pay, clone, then write ``models/behaviour`` with its privacy statement."""
     from primorl.engine.training import TrainingState
-    from primorl.privacy.composition import count_held, find_held
+    from primorl.privacy.composition import count_held, list_held_by_clone
     from primorl.stages import training
     from primorl.work.desk import Desk
     from primorl.work.jobs import request_for
@@ -40,7 +40,7 @@ def body(params: Params, log: StageLog) -> None:
         trained = training.train_for(paid, setup, data, log)
         training.refuse_diverged(setup, trained)
         own = paid.state_privacy(setup.mechanism, data.manifest.info.termination)
-        held = {} if job.scaled_by is None else find_held(Statement.read(MODEL))
+        held = {} if job.scaled_by is None else list_held_by_clone(Statement.read(MODEL))
         with paid.finish(BEHAVIOUR, count_held(own, held)) as folder:
             training.write_clone(folder, job, setup, trained, data.manifest)
 

@@ -229,10 +229,10 @@ def _plain(value: Any) -> Any:
 def _preview(given: Mapping[str, Any]) -> Bill | None:
     """Tell what a run with these settings would charge; None: that is not known yet."""
     planned = {"plan"} if given else set()
-    return preview(parse(_read_changed(given)), Status().changed_stages() | planned)
+    return preview(parse(_read_with_settings(given)), Status().changed_stages() | planned)
 
 
-def _read_changed(given: Mapping[str, Any]) -> Any:
+def _read_with_settings(given: Mapping[str, Any]) -> Any:
     """Return the content of ``params.yaml`` with settings in place."""
     raw = read_yaml(files.PARAMS, "")
     if isinstance(raw, dict):  # else `parse` refuses it

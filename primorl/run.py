@@ -34,7 +34,7 @@ from primorl.evaluate.recommendation import recommend
 from primorl.evaluate.summary import Summary, repeat
 from primorl.model.architecture import Variant
 from primorl.policy.config import PolicyConfig
-from primorl.privacy.composition import check_held, check_parts, find_held, verify
+from primorl.privacy.composition import check_held, check_parts, list_held_by_clone, verify
 from primorl.privacy.statement import FILE, Statement
 from primorl.work.data import check_labels, open_public
 
@@ -155,7 +155,7 @@ class VerifiedRun:
             clone = {str(BEHAVIOUR): self.clone} if near_clone else {}
             check_parts(POLICY / FILE, self.policy, {str(MODEL): self.model, **clone})
             if self.clone is not None:
-                check_held(BEHAVIOUR / FILE, self.clone, find_held(self.model))
+                check_held(BEHAVIOUR / FILE, self.clone, list_held_by_clone(self.model))
             for folder, each in self.statements.items():
                 if each.private:
                     verify(folder / FILE, each, curves=folder == POLICY)

@@ -35,7 +35,7 @@ from primorl.privacy.accounting.epsilon import gaussian_mean
 from primorl.privacy.accounting.figures import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.mechanism import BoundedSum, GaussianQuery, Mechanism
-from research.dptd_network import Dptd, TdBatch, ValueNetwork, project
+from research.dptd_network import Dptd, TdBatch, ValueNetwork, project_onto_box
 from research.rows import Row, complete_rows
 
 UNITS, UPDATES, RUNS = 1000, 15_000, 10
@@ -175,7 +175,9 @@ def descent_ascent(
     theta, omega = values["theta"], values["omega"]
     earlier = {"earlier_theta": theta, "earlier_omega": omega, "p": p, "d": d}
     return (
-        values | earlier | {"theta": project(theta - step * p), "omega": project(omega + step * d)}
+        values
+        | earlier
+        | {"theta": project_onto_box(theta - step * p), "omega": project_onto_box(omega + step * d)}
     )
 
 
@@ -293,7 +295,7 @@ def measure(network: ValueNetwork, values: dict[str, Tensor], judged: TdBatch) -
     theta, omega, p = values["theta"], values["omega"], values["p"]
     gradients = network.gradients(theta.float(), omega.float(), judged)[0].double()
     of_theta, of_omega = gradients.unbind(1)
-    step = (theta - project(theta - ALGORITHM.kappa * p)) / ALGORITHM.kappa
+    step = (theta - project_onto_box(theta - ALGORITHM.kappa * p)) / ALGORITHM.kappa
     return sum((part.norm(dim=1) for part in (step, of_theta - p, of_omega)), torch.zeros(()))
 
 

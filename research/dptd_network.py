@@ -212,12 +212,12 @@ class Dptd:
         return dict(values) | {
             "p": p,
             "d": d,
-            "theta": theta.lerp(project(theta - self.kappa * p), rate),
-            "omega": omega.lerp(project(omega + self.eta * d), rate),
+            "theta": theta.lerp(project_onto_box(theta - self.kappa * p), rate),
+            "omega": omega.lerp(project_onto_box(omega + self.eta * d), rate),
         }
 
 
-def project(parameters: Tensor) -> Tensor:
+def project_onto_box(parameters: Tensor) -> Tensor:
     """Project onto Θ and Ω, the box [-1, 1]^d."""
     return parameters.clamp(-_BOX, _BOX)
 

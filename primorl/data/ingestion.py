@@ -71,7 +71,9 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
             say(f"ingest: warning: {other}: {why}")
     with replaced_directory(target) as fresh, PartWriter(fresh, info.schema) as writer:
         fingerprint = _copy_rows(reader, info, gone, writer)
-        info = replace(info, dataset_fingerprint=fingerprint.hexdigest(membership.project_secret()))
+        info = replace(
+            info, dataset_fingerprint=fingerprint.keyed_digest(membership.project_secret())
+        )
         writer.finish(info)
     return info
 

@@ -146,7 +146,7 @@ def _divide(
         for side, own in ((public, chosen), (private, ~chosen)):
             side.units += int(own.sum())
             side.write(table.filter(pa.array(own[units.indices.to_numpy()])))
-    if fingerprint.hexdigest(secret) != info.dataset_fingerprint:
+    if fingerprint.keyed_digest(secret) != info.dataset_fingerprint:
         raise PipelineError(
             f"{reader.folder}: rows or secret are not the ingested ones; run {REMAKE}"
         )

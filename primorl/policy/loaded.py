@@ -360,7 +360,7 @@ def check_shapes(
 
 
 def _range_of(config: PolicyConfig) -> tuple[Array, Array] | None:
-    """Return the public range of observations; refuse names or a range of another size."""
+    """Return the declared or public range; refuse names or a range of another size."""
     S, A = config.observation_size, config.action_size
     low, high = config.observation_low, config.observation_high
     sizes = ((config.observation_names, S), (config.action_names, A), (low, S), (high, S))

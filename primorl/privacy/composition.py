@@ -92,7 +92,7 @@ def compose_statement(statements: Mapping[str, Statement]) -> Statement:
     return replace(_one_after_another(first, statements, BEFOREHAND), spent_on_dataset=last)
 
 
-def find_held(model: Statement) -> dict[str, Statement]:
+def list_held_by_clone(model: Statement) -> dict[str, Statement]:
     """Return the releases whose answers the files of a clone hold: those of the model, if private
     people told it the scales that the clone begins with and acts in.
     """

@@ -34,7 +34,7 @@ from primorl.privacy.composition import (
     FILTER_ROUNDING,
     check_held,
     check_parts,
-    find_held,
+    list_held_by_clone,
     refuse_less,
 )
 from primorl.privacy.composition import verify as verify_statement
@@ -292,7 +292,7 @@ def _check_charged(bundle: contents.Bundle) -> None:
     paid: set[str | None] = set()
     for name, statement in bundle.charged.items():
         path, expected = bundle.folder / name, _select(bundle.of_model, _SAME_DATA)
-        held = find_held(bundle.of_model) if name == contents.CLONE else {}
+        held = list_held_by_clone(bundle.of_model) if name == contents.CLONE else {}
         expected["public_assumptions"] += (BEFOREHAND,) if held else ()
         check_held(path, statement, held)
         _refuse_other(path, statement, expected, contents.MODEL[2])

@@ -39,7 +39,7 @@ from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.private import open_units
 from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.privacy.accounting.epsilon import event_to_json
-from primorl.privacy.ledger.charges import Payment, pay_or_resume, read_spent
+from primorl.privacy.ledger.charges import Payment, pay_or_resume, read_spent_on_dataset
 from primorl.privacy.ledger.checkpoint import S
 from primorl.privacy.ledger.history import Budget, Request, Version
 from primorl.privacy.ledger.ledger import Ledger
@@ -182,7 +182,7 @@ class Paid(Payment[S]):
     @property
     def spent(self) -> SpentOnDataset:
         """Sum up everything spent on the same units so far, including this charge."""
-        return read_spent(self.desk.ledger, self.desk.version, self.desk.delta)
+        return read_spent_on_dataset(self.desk.ledger, self.desk.version, self.desk.delta)
 
     def open_rows(self, mechanism: Mechanism, own: slice = EVERY) -> UnitStore:
         """Open the private units for the mechanism that was charged; see `open_private`.

@@ -151,7 +151,7 @@ def test_who_joined_and_who_left_between_two_versions_is_counted(
         content = [episode(2, 100 + unit) for unit in units]
         rows, fingerprint = table(content, names=people), Fingerprint(INFO.schema)
         fingerprint.update(rows)
-        version = fingerprint.hexdigest(project_secret())
+        version = fingerprint.keyed_digest(project_secret())
         info = replace(INFO, dataset_fingerprint=version, population=name)
         write_parts(Path(name), rows, info=info)
         partition(Path(name), Path("partitions"), public_fraction=0)

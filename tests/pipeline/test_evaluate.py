@@ -37,7 +37,7 @@ from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.figures import state_figures
-from primorl.privacy.composition import compose_statement, count_held, find_held
+from primorl.privacy.composition import compose_statement, count_held, list_held_by_clone
 from primorl.privacy.mechanism.mechanism import GaussianQuery
 from primorl.privacy.statement import SpentOnDataset
 from primorl.tracking import results
@@ -131,8 +131,8 @@ def test_a_clone_in_scales_that_private_people_told_counts_the_model() -> None:
     figures = state_figures(training.event, training.compute_spent(1e-5))
     model = replace(OF_TRAINING, charge="model", queries=asked, **figures)
     clone = replace(OF_TRAINING, charge="clone")
-    counted = count_held(clone, find_held(model))
-    assert find_held(clone) == {}
+    counted = count_held(clone, list_held_by_clone(model))
+    assert list_held_by_clone(clone) == {}
     both = compose_statement({"models/dynamics": model, "models/behaviour": counted})
     for folder, own in (("dynamics", model), ("policy", both), ("behaviour", clone)):
         write_json(Path(f"models/{folder}/privacy.json"), own.to_json())

@@ -20,7 +20,7 @@ from primorl.privacy.composition import (
     check_parts,
     compose_statement,
     count_held,
-    find_held,
+    list_held_by_clone,
     verify,
 )
 from primorl.privacy.statement import (
@@ -79,12 +79,16 @@ def test_what_a_clone_and_its_policy_share_counts_once() -> None:
     asked = QueryStatement(what="scales", noise_multiplier=14.0, sensitivity=1.0, epsilon=0.3)
     model = replace(statement(9.0, queries=(14.0,)), queries=(asked,), void=("noise is seeded",))
     own = statement(14.0, charge="b", charges=2)
-    clone = count_held(own, find_held(model))
+    clone = count_held(own, list_held_by_clone(model))
     assert clone.epsilon == compose_statement({"a": model, "b": own}).epsilon
-    assert (clone.charge, clone.void, count_held(own, find_held(own))) == ("b", model.void, own)
-    check_held(PATH, clone, find_held(model))
+    assert (clone.charge, clone.void, count_held(own, list_held_by_clone(own))) == (
+        "b",
+        model.void,
+        own,
+    )
+    check_held(PATH, clone, list_held_by_clone(model))
     with pytest.raises(PipelineError, match="mechanisms: not those of models/dynamics and of its"):
-        check_held(PATH, own, find_held(model))
+        check_held(PATH, own, list_held_by_clone(model))
     parts = {"models/dynamics": model, "models/behaviour": clone}
     near = compose_statement(parts)
     assert near == replace(clone, charge=None)

@@ -126,7 +126,7 @@ def playing(tape: Tape) -> Iterator[None]:
 
 def _play_releases(tape: Tape, patched: pytest.MonkeyPatch) -> None:
     """Let every door of the mechanism, and the fingerprint of the rows, ask the tape."""
-    doors = Mechanism.release, Mechanism.answer, Fingerprint.hexdigest
+    doors = Mechanism.release, Mechanism.answer, Fingerprint.keyed_digest
 
     def rounds(mechanism: Mechanism, total: Any) -> Any:
         sensitivity, draw = 2 * mechanism.clip.sensitivity, partial(doors[0], mechanism, total)
@@ -141,7 +141,7 @@ def _play_releases(tape: Tape, patched: pytest.MonkeyPatch) -> None:
 
     patched.setattr(Mechanism, "release", rounds)
     patched.setattr(Mechanism, "answer", answer)
-    patched.setattr(Fingerprint, "hexdigest", fingerprint)
+    patched.setattr(Fingerprint, "keyed_digest", fingerprint)
 
 
 def _play_coins(tape: Tape, patched: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ class Fingerprint:
         for name, digest in self._columns.items():
             digest.update(_canonical(table[name]))
 
-    def hexdigest(self, secret: bytes) -> str:
+    def keyed_digest(self, secret: bytes) -> str:
         """Compute the fingerprint of everything taken in, 64 hexadecimal digits."""
         content = hashlib.sha256(self._header)
         for digest in self._columns.values():

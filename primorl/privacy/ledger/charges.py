@@ -140,7 +140,7 @@ def pay_or_resume(
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def read_spent(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
+def read_spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
     """Read the account of the units of ``version`` at ``delta``, for the privacy statement."""
     # By the accountant that the statement names.
     events = ledger.account(version).events

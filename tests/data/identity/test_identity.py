@@ -33,7 +33,7 @@ def keyed(*tables: pa.Table, secret: bytes = SECRET) -> str:
     fingerprint = Fingerprint(INFO.schema)
     for each in tables:
         fingerprint.update(each)
-    return fingerprint.hexdigest(secret)
+    return fingerprint.keyed_digest(secret)
 
 
 def test_a_fingerprint_knows_neither_batches_nor_data_without_the_secret() -> None:
