@@ -41,6 +41,7 @@ from primorl.release.contents import CARD, DECLARED, LEDGER, MANIFEST, NEEDED, S
 from primorl.release.contents import MODEL as MODEL_FILES
 from primorl.release.contents import POLICY as POLICY_FILES
 from primorl.work.data import open_to_charge
+from tests.commands.charging import edit as edit_settings
 from tests.data.builders import snapshot
 from tests.release.bundles import (
     Change,
@@ -135,6 +136,7 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
         lambda: everywhere(public_assumptions=[]),
         ", by the ledger: damaged",
     ),
+    (lambda: edit_settings("params.yaml", privacy={"delta": 1e-4}), "privacy.delta: found 0.0001"),
 ]
 
 

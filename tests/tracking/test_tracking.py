@@ -28,9 +28,10 @@ def logged(project: Path) -> tuple[MlflowClient, list[Any]]:
 
 
 def test_a_result_is_one_run_with_its_choices_and_what_it_is_given(
-    project: Path, chosen: Params
+    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Credentials in values are cut out."""
+    """Credentials in values are cut out, and no commit is told: it digests rows by dvc.lock."""
+    monkeypatch.setenv("DVC_EXP_BASELINE_REV", "0badcafe")
     figure = project / "plots" / "return.png"
     figure.parent.mkdir()
     figure.write_bytes(b"png")
@@ -46,6 +47,7 @@ def test_a_result_is_one_run_with_its_choices_and_what_it_is_given(
     assert run.data.params["uri"] == "postgresql://db.example.org/mlflow"
     assert run.data.params["privacy.target_epsilon"] == str(chosen.privacy.target_epsilon)
     assert run.data.tags["store"] == "http://example.org"
+    assert not [key for key in run.data.tags if "git" in key or "BASELINE" in key]
     history = store.get_metric_history(run.info.run_id, "loss")
     assert sorted((point.step, point.value) for point in history) == [
         (step, step / 2) for step in range(2500)

@@ -199,7 +199,9 @@ def test_what_is_paid_is_known_by_its_identity(
 
 
 def test_the_next_run_is_foretold(here: Params) -> None:
-    trained(limited(here, None))
+    trained(limited(here, 100.0))
+    bills = [str(preview(limited(here, budget), set())) for budget in (100.0, None)]
+    assert ["privacy.budget was" in bill for bill in bills] == [False, True]
     assert preview(limited(here, None), {"partition"}) is None, (
         "of data that will be made anew nothing is known"
     )
